@@ -1,0 +1,88 @@
+# One task runner. `make` alone does what CI does. Everything it needs is installed, locked and hashed, into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+BUILD_STAMP := $(VENV)/.build-tools
+LOCK_VENV := .venv-lock
+PIP := $(BIN)/python -m pip --disable-pip-version-check --require-virtualenv
+PIP_INSTALL := $(PIP) install --quiet --require-hashes
+PYTEST_WORKERS ?= 2
+PYTEST_ARGS ?=
+UV_COMPILE := $(LOCK_VENV)/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
+	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(if $(UPGRADE),--upgrade)
+
+.DEFAULT_GOAL := ci
+.DELETE_ON_ERROR:
+.PHONY: ci check test demo install format wheel lock clean help prerequisites
+
+ci: check test ## what CI runs (the default)
+
+check: $(STAMP) ## lint, format, strict types, import contracts, docs checks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pytest -q tests/house/test_docs.py tests/house/test_imports.py tests/house/test_layout.py
+
+test: $(STAMP) ## every test (PYTEST_ARGS='-k name' to choose, PYTEST_WORKERS=n)
+	$(BIN)/pytest -q -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
+
+demo: $(STAMP) ## install, then run the program's own demonstration
+	$(BIN)/atomlog --version
+
+install: $(STAMP) ## only make the environment .venv
+
+format: $(STAMP) ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+wheel: $(STAMP) ## build dist/atomlog-….whl
+	$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@ls dist/*.whl
+
+lock: $(LOCK_VENV)/.installed ## rewrite requirements/ from pyproject.toml (UPGRADE=1 moves every pin)
+	$(UV_COMPILE) --group build -o requirements/build.txt
+	$(UV_COMPILE) pyproject.toml -c requirements/build.txt -o requirements/run.txt
+	$(UV_COMPILE) --group dev -c requirements/build.txt -c requirements/run.txt -o requirements/dev.txt
+	$(UV_COMPILE) --group lock -o requirements/lock.txt
+
+clean: ## remove the environment, caches and built files
+	rm -rf $(VENV) $(LOCK_VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+# --- the environment: rebuilt only when the lock or pyproject.toml changes --------------------------------
+
+# hnswlib comes as source only. Its build tools are installed first, from the lock, and pip is told to use those
+# (--no-build-isolation), since an isolated build would fetch its own, without hashes.
+$(STAMP): $(BUILD_STAMP) requirements/run.txt requirements/dev.txt pyproject.toml
+	@echo "installing the locked dependencies into $(VENV) (the first time, compiling hnswlib takes a while)"
+	@$(PIP_INSTALL) --no-build-isolation -r requirements/run.txt -r requirements/dev.txt
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(BUILD_STAMP): requirements/build.txt | prerequisites
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP_INSTALL) -r requirements/build.txt
+	@touch $@
+
+$(LOCK_VENV)/.installed: requirements/lock.txt | prerequisites
+	@test -x $(LOCK_VENV)/bin/python || $(PYTHON) -m venv $(LOCK_VENV)
+	@$(LOCK_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements/lock.txt
+	@touch $@
+
+prerequisites:
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "error: '$(PYTHON)' was not found. Install Python 3.11 or newer, or name one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "error: atomlog needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Name another: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+		echo "error: '$(PYTHON)' has no venv module. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@command -v "$${CXX:-c++}" >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || { \
+		echo "error: no C++ compiler was found; hnswlib is compiled at installation. On Debian and Ubuntu: apt-get install g++" >&2; exit 1; }
+	@inc=$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("include"))'); test -f "$$inc/Python.h" || { \
+		echo "error: Python.h is not in $$inc; hnswlib is compiled against it. On Debian and Ubuntu: apt-get install python3-dev" >&2; exit 1; }
