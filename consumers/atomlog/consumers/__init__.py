@@ -1,0 +1,1 @@
+"""Everything with a main: followers, the command line, rebuilds."""

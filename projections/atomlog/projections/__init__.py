@@ -1,0 +1,1 @@
+"""State derived from the log, and the read that merges it."""
