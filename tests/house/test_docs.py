@@ -1,0 +1,116 @@
+"""What a user can type, set or be told is documented, and what is documented exists."""
+
+import dataclasses
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from atomlog.consumers.cli.main import main
+from tests.house.tree import ROOT, markdown_files
+
+FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
+INLINE_CODE = re.compile(r"`[^`\n]*`")
+LINK = re.compile(r"\[[^\]]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")
+HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
+COMMAND_HEADING = re.compile(r"^#{2,4} `(atomlog(?: [a-z0-9-]+)*)`$", re.MULTILINE)
+ROW_NAME = re.compile(r"^\| `([^`]+)` \|", re.MULTILINE)
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Every visible command with its full name, the groups too."""
+    pending: list[tuple[str, click.Command]] = [("atomlog", main)]
+    while pending:
+        name, command = pending.pop(0)
+        if command.hidden:
+            continue
+        yield name, command
+        if isinstance(command, click.Group):
+            pending += [(f"{name} {sub}", command.commands[sub]) for sub in sorted(command.commands)]
+
+
+def sections(page: str) -> dict[str, str]:
+    """docs/cli.md by command: the text from a command's heading to the next command's."""
+    parts = COMMAND_HEADING.split(page)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+COMMANDS = dict(commands())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_and_option_is_documented(name: str) -> None:
+    section = sections(page("cli.md")).get(name)
+    assert section is not None, f"docs/cli.md has no heading '## `{name}`'"
+    shown = [
+        max(parameter.opts, key=len) for parameter in COMMANDS[name].params if _is_visible_option(parameter)
+    ]
+    missing = [flag for flag in shown if not re.search(rf"`[^`\n]*{re.escape(flag)}\b[^`\n]*`", section)]
+    assert not missing, f"docs/cli.md, section `{name}`, does not name {missing}"
+
+
+def test_every_documented_command_exists() -> None:
+    assert not sections(page("cli.md")).keys() - COMMANDS.keys()
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, command in COMMANDS.items() if not isinstance(command, click.Group)]
+)
+def test_every_command_has_an_example_in_its_help(name: str) -> None:
+    command = COMMANDS[name]
+    assert f"{name}" in f"{command.help}\n{command.epilog}", f"the help of `{name}` shows no example of it"
+
+
+def test_every_setting_is_documented_and_every_documented_setting_exists() -> None:
+    settings = pytest.importorskip("atomlog.kernel.settings").Settings
+    assert set(ROW_NAME.findall(page("settings.md"))) == {
+        field.name for field in dataclasses.fields(settings)
+    }
+
+
+def test_every_error_code_is_documented_and_every_documented_code_exists() -> None:
+    codes = pytest.importorskip("atomlog.kernel.errors").CODES
+    assert set(ROW_NAME.findall(page("errors.md"))) == set(codes)
+
+
+@pytest.mark.parametrize("path", markdown_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_relative_link_resolves(path: Path) -> None:
+    text = INLINE_CODE.sub("", FENCE.sub("", path.read_text(encoding="utf-8")))
+    broken = [target for target in LINK.findall(text) if not _resolves(path, target)]
+    assert not broken
+
+
+def test_the_version_is_written_once() -> None:
+    """The changelog's newest heading is Unreleased or the version of pyproject.toml."""
+    headings = [heading for heading in HEADING.findall(page("../CHANGELOG.md")) if heading.startswith("[")]
+    version = importlib.metadata.version("atomlog")
+    assert headings[0] in {"[Unreleased]", f"[{version}]"}
+
+
+def _is_visible_option(parameter: click.Parameter) -> bool:
+    return isinstance(parameter, click.Option) and not parameter.hidden
+
+
+def _resolves(source: Path, target: str) -> bool:
+    if re.match(r"[a-z][a-z0-9+.-]*:", target):
+        return True  # an address elsewhere
+    name, _, anchor = target.partition("#")
+    file = (source.parent / name).resolve() if name else source
+    if not file.is_relative_to(ROOT) or not file.exists():
+        return False
+    return not anchor or file.suffix != ".md" or anchor in _anchors(file.read_text(encoding="utf-8"))
+
+
+def _anchors(text: str) -> set[str]:
+    """The anchors that GitHub makes of the headings."""
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in HEADING.findall(FENCE.sub("", text))
+    }
