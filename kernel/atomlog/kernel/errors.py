@@ -1,0 +1,152 @@
+"""Every error a caller can meet. Few kinds; each kind says what to do.
+
+::
+
+    AtomlogError
+    ├── InvalidError         invalid      fix the request
+    ├── ConflictError        conflict     re-read, decide again (IDEMPOTENCY_MISMATCH: use a new key)
+    ├── UnavailableError     unavailable  retry after `retry_after_ms`
+    ├── InDoubtError         unknown      retry with the same idempotency key: it will tell
+    ├── CapabilityError      capability   ask for less
+    ├── DeniedError          denied       stop
+    ├── GoneError            gone         start again
+    ├── BudgetError          budget       what was validated is in the result
+    └── FatalError           fatal        an operator is needed
+
+Codes are stable strings. `fail(code, …)` makes the error of the right class.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+Detail = Mapping[str, Any]
+
+
+class AtomlogError(Exception):
+    """`code`, `kind`, `message`; `details` names every failing part (`path`, `code`, `message`, …).
+
+    `retry_after_ms` is None when retrying the same request unchanged cannot help.
+    """
+
+    kind = "internal"
+
+    def __init__(
+        self, code: str, message: str, *, details: Sequence[Detail] = (), retry_after_ms: int | None = None
+    ) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.details = tuple(details)
+        self.retry_after_ms = retry_after_ms
+
+    @property
+    def exit_code(self) -> int:
+        return CODES[self.code].exit_code
+
+    def to_dict(self) -> dict[str, Any]:
+        """The `error` object of a result."""
+        return {
+            "code": self.code,
+            "kind": self.kind,
+            "message": self.message,
+            "details": [dict(detail) for detail in self.details],
+            "retry_after_ms": self.retry_after_ms,
+        }
+
+
+class InvalidError(AtomlogError):
+    kind = "invalid"
+
+
+class ConflictError(AtomlogError):
+    kind = "conflict"
+
+
+class UnavailableError(AtomlogError):
+    kind = "unavailable"
+
+
+class InDoubtError(AtomlogError):
+    kind = "unknown"
+
+
+class CapabilityError(AtomlogError):
+    kind = "capability"
+
+
+class DeniedError(AtomlogError):
+    kind = "denied"
+
+
+class GoneError(AtomlogError):
+    kind = "gone"
+
+
+class BudgetError(AtomlogError):
+    kind = "budget"
+
+
+class FatalError(AtomlogError):
+    kind = "fatal"
+
+
+@dataclass(frozen=True, slots=True)
+class CodeSpec:
+    """`error` is the class of the code, `exit_code` what a process ends with, `meaning` one sentence."""
+
+    error: type[AtomlogError]
+    exit_code: int
+    meaning: str
+
+
+EXIT_INTERNAL: Final = 1
+EXIT_INTERRUPTED: Final = 130
+EXIT_FATAL: Final = 70
+
+CODES: Final[Mapping[str, CodeSpec]] = {
+    "INVALID_INPUT": CodeSpec(InvalidError, 2, "A part of the request is not what it must be."),
+    "INCLUDE_CYCLE": CodeSpec(InvalidError, 2, "Includes inside the batch form a cycle."),
+    "BOUND_EXCEEDED": CodeSpec(InvalidError, 2, "A part is larger than its limit."),
+    "STORE_NOT_FOUND": CodeSpec(InvalidError, 2, "The directory is no store."),
+    "STORE_TOO_NEW": CodeSpec(InvalidError, 2, "The store was made by a newer version of the program."),
+    "REVISION_CONFLICT": CodeSpec(ConflictError, 3, "An expected revision is not the head."),
+    "PRECONDITION_FAILED": CodeSpec(ConflictError, 3, "A precondition of the batch does not hold."),
+    "IDEMPOTENCY_MISMATCH": CodeSpec(ConflictError, 3, "The key was used before for other content."),
+    "REFERENCE_UNAVAILABLE": CodeSpec(UnavailableError, 4, "A referenced atom or revision could not be confirmed."),
+    "INDEX_LAGGING": CodeSpec(UnavailableError, 4, "An index has not reached the position that was asked for."),
+    "NOT_OWNER": CodeSpec(UnavailableError, 4, "Another process owns the partition."),
+    "OVERLOADED": CodeSpec(UnavailableError, 4, "The store takes no more now: queue full or disk reserve reached."),
+    "KEY_UNAVAILABLE": CodeSpec(UnavailableError, 4, "A content key is not here yet, or the master key is missing."),
+    "STORE_LOCKED": CodeSpec(UnavailableError, 4, "Another process holds the store and cannot be reached."),
+    "IN_DOUBT": CodeSpec(InDoubtError, 4, "The outcome of the write is not known."),
+    "ATOMICITY_UNAVAILABLE": CodeSpec(CapabilityError, 6, "The batch cannot be made all-or-nothing."),
+    "CONSISTENCY_UNAVAILABLE": CodeSpec(CapabilityError, 6, "The asked consistency or guard cannot be given."),
+    "BUDGET_EXHAUSTED": CodeSpec(BudgetError, 6, "A limit of the request was used up."),
+    "NOT_FOUND": CodeSpec(DeniedError, 5, "Not found, or not visible to you."),
+    "ACCESS_DENIED": CodeSpec(DeniedError, 5, "The grant for this act is missing."),
+    "PURGED": CodeSpec(DeniedError, 5, "The content was erased."),
+    "STORE_READ_ONLY": CodeSpec(DeniedError, 5, "The store directory cannot be written."),
+    "CURSOR_EXPIRED": CodeSpec(GoneError, 5, "The continuation is expired, foreign or forged."),
+    "RECEIPT_EXPIRED": CodeSpec(GoneError, 5, "The receipt is not kept any more."),
+    "CORRUPT": CodeSpec(FatalError, EXIT_FATAL, "Stored bytes are not what was written."),
+    "LOG_DIVERGED": CodeSpec(FatalError, EXIT_FATAL, "The log is another history than the one that was read before."),
+    "LOG_MISMATCH": CodeSpec(FatalError, EXIT_FATAL, "The log is not the one this store belongs to."),
+    "UPGRADE_REQUIRED": CodeSpec(FatalError, EXIT_FATAL, "The log needs a newer version of the program."),
+    "CLOCK_SKEW": CodeSpec(FatalError, EXIT_FATAL, "The clock stands too far before the log's last time."),
+}
+
+
+def fail(code: str, message: str, *, details: Sequence[Detail] = (), retry_after_ms: int | None = None) -> AtomlogError:
+    """The error of this code, to be raised; its class follows from the code."""
+    return CODES[code].error(code, message, details=details, retry_after_ms=retry_after_ms)
+
+
+def from_dict(error: Mapping[str, Any]) -> AtomlogError:
+    """The error that `to_dict` described, e.g. one that came from another process."""
+    return fail(
+        str(error["code"]),
+        str(error["message"]),
+        details=error.get("details", ()),
+        retry_after_ms=error.get("retry_after_ms"),
+    )

@@ -1,0 +1,176 @@
+"""RocksDB behind the `Kv` port. The only module that imports rocksdict.
+
+Raw mode only (the other one pickles). Recovery tolerates a torn tail of the write-ahead log and refuses a flipped
+bit in it. Iterators of the binding end quietly on a corrupt block, so every scan ends with a look at the status.
+"""
+
+import os
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, Final
+from weakref import WeakSet
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    DbClosedError,
+    DBCompressionType,
+    DBRecoveryMode,
+    Options,
+    Rdict,
+    RdictIter,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
+
+from atomlog.kernel.errors import fail
+
+WRITE_BUFFER_BYTES: Final = 32 * 1024 * 1024
+WAL_BYTES_MAX: Final = 128 * 1024 * 1024
+
+
+class RocksKv:
+    """One RocksDB. Close it before another process, or this one again, opens the directory as primary."""
+
+    def __init__(self, database: Rdict, path: str, *, writable: bool) -> None:
+        self._database = database
+        self._path = path
+        self._writable = writable
+        self._write_options = WriteOptions()
+        self._scans: WeakSet[Generator[tuple[bytes, bytes], None, None]] = WeakSet()
+
+    @property
+    def writable(self) -> bool:
+        return self._writable
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            value: bytes | None = self._database.get(key)
+        except DbClosedError:
+            raise
+        except Exception as error:  # the binding raises bare Exception for every RocksDB status
+            raise self._corrupt(error) from None
+        return value
+
+    def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        if not keys:
+            return []
+        try:
+            values: Any = self._database.get(list(keys))
+        except DbClosedError:
+            raise
+        except Exception as error:
+            raise self._corrupt(error) from None
+        return list(values)
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return self._tracked(self._scan(start, stop))
+
+    def scan_back(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return self._tracked(self._scan_back(start, stop))
+
+    def _tracked(self, scan: Generator[tuple[bytes, bytes], None, None]) -> Iterator[tuple[bytes, bytes]]:
+        self._scans.add(scan)
+        return scan
+
+    def _scan(self, start: bytes, stop: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+        options = ReadOptions()
+        options.set_iterate_upper_bound(stop)
+        cursor = self._database.iter(options)
+        cursor.seek(start)
+        while cursor.valid() and (key := cursor.key()) < stop:
+            yield key, cursor.value()
+            cursor.next()
+        self._check_end(cursor)
+
+    def _scan_back(self, start: bytes, stop: bytes) -> Generator[tuple[bytes, bytes], None, None]:
+        cursor = self._database.iter(ReadOptions())
+        cursor.seek_for_prev(stop)
+        if cursor.valid() and cursor.key() == stop:
+            cursor.prev()
+        while cursor.valid() and (key := cursor.key()) >= start:
+            yield key, cursor.value()
+            cursor.prev()
+        self._check_end(cursor)
+
+    def write(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()) -> None:
+        batch = WriteBatch(raw_mode=True)
+        for key in deletes:
+            batch.delete(key)
+        for key, value in puts:
+            batch.put(key, value)
+        self._database.write(batch, self._write_options)
+
+    def sync(self) -> None:
+        """Everything written is durable on return; releases the interpreter lock while it waits."""
+        self._database.flush_wal(sync=True)
+
+    def catch_up(self) -> None:
+        if not self._writable:
+            self._database.try_catch_up_with_primary()
+
+    def size_bytes(self) -> int:
+        """Bytes of live table files plus memory tables, as RocksDB estimates them."""
+        return sum(
+            self._database.property_int_value(name) or 0
+            for name in ("rocksdb.live-sst-files-size", "rocksdb.cur-size-all-mem-tables")
+        )
+
+    def close(self) -> None:
+        """Release the directory; scans that were not read to their end are ended first, they would keep its lock."""
+        for scan in list(self._scans):
+            scan.close()
+        self._database.close()
+
+    def _check_end(self, cursor: RdictIter) -> None:
+        try:
+            cursor.status()
+        except Exception as error:
+            raise self._corrupt(error) from None
+
+    def _corrupt(self, error: Exception) -> Exception:
+        return fail("CORRUPT", f"{self._path}: {error}")
+
+
+def open_primary(path: str, *, block_cache_bytes: int) -> RocksKv:
+    """Open for writing, creating the directory. STORE_LOCKED when another has it, CORRUPT when unreadable."""
+    return _open(path, AccessType.read_write(), _options(block_cache_bytes), writable=True)
+
+
+def open_secondary(path: str, scratch: str, *, block_cache_bytes: int) -> RocksKv:
+    """Open beside a primary, reading only; `scratch` is a directory of this process alone."""
+    options = _options(block_cache_bytes)
+    options.set_max_open_files(-1)  # files that the primary deletes stay readable through open descriptors
+    os.makedirs(scratch, exist_ok=True)
+    return _open(path, AccessType.secondary(scratch), options, writable=False)
+
+
+def _open(path: str, access: AccessType, options: Options, *, writable: bool) -> RocksKv:
+    try:
+        database = Rdict(path, options, access_type=access)
+    except Exception as error:  # the binding raises bare Exception for every RocksDB status
+        text = str(error)
+        if "lock" in text.lower() and "IO error" in text:
+            raise fail("STORE_LOCKED", f"{path}: {text}", retry_after_ms=1_000) from None
+        raise fail("CORRUPT", f"{path}: {text}; remove this directory to have it rebuilt from the log") from None
+    return RocksKv(database, path, writable=writable)
+
+
+def _options(block_cache_bytes: int) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_max_total_wal_size(WAL_BYTES_MAX)
+    options.set_max_background_jobs(2)
+    options.set_compression_type(DBCompressionType.zstd())
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(1024 * 1024)
+    options.set_is_fd_close_on_exec(True)
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(block_cache_bytes))
+    table.set_bloom_filter(10, False)
+    table.set_cache_index_and_filter_blocks(True)
+    options.set_block_based_table_factory(table)
+    return options

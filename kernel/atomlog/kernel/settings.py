@@ -1,0 +1,58 @@
+"""Every setting, its unit and default. docs/settings.md describes each; a test holds the two together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from atomlog.kernel.errors import fail
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Values of one running process. Each can be set by `ATOMLOG_<NAME IN CAPITALS>` or in Python."""
+
+    group_delay_ms_max: float = 2.0
+    group_bytes_max: int = 1024 * 1024
+    queue_requests_max: int = 10_000
+    write_timeout_ms: int = 30_000
+    read_timeout_ms: int = 10_000
+    owner_socket_timeout_ms: int = 30_000
+    segment_bytes: int = 128 * 1024 * 1024
+    clock_skew_warn_ms: int = 5_000
+    clock_skew_stop_ms: int = 60_000
+    sync_interval_ms: int = 200
+    sync_records: int = 5_000
+    follow_poll_ms: int = 10
+    watchdog_ms: int = 30_000
+    apply_retries: int = 3
+    apply_retry_ms: int = 100
+    disk_reserve_bytes: int = 256 * 1024 * 1024
+    block_cache_bytes: int = 64 * 1024 * 1024
+    postings_window: int = 1_000_000
+    shard_dead_share_max: float = 0.3
+    embed_batch: int = 64
+    embed_retries: int = 3
+    page_limit: int = 100
+    page_limit_max: int = 1_000
+    page_bytes_max: int = 4 * 1024 * 1024
+    receipt_flush_ms: int = 200
+    receipt_retention_days: int = 90
+    cursor_ttl_ms: int = 3_600_000
+    key_wait_ms: int = 2_000
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> "Settings":
+        """Defaults overlaid with `ATOMLOG_*` variables; INVALID_INPUT names a value that cannot be read."""
+        changes: dict[str, int | float] = {}
+        for field in fields(cls):
+            raw = environment.get(f"ATOMLOG_{field.name.upper()}")
+            if raw is None:
+                continue
+            number = float if field.type in (float, "float") else int
+            try:
+                value = number(raw)
+            except ValueError:
+                raise fail("INVALID_INPUT", f"ATOMLOG_{field.name.upper()}={raw!r} is no {number.__name__}") from None
+            if not 0 <= value < 2**53:
+                raise fail("INVALID_INPUT", f"ATOMLOG_{field.name.upper()}={raw} is out of range")
+            changes[field.name] = value
+        return replace(cls(), **changes)  # type: ignore[arg-type]

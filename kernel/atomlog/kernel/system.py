@@ -1,0 +1,146 @@
+"""The real clock, randomness, workers and files. The only module that may call them."""
+
+import asyncio
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class SystemClock:
+    def now_us(self) -> int:
+        return time.time_ns() // 1_000
+
+    def monotonic_us(self) -> int:
+        return time.monotonic_ns() // 1_000
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class SystemRandomness:
+    def token(self, size: int) -> bytes:
+        return secrets.token_bytes(size)
+
+
+class ThreadWorkers:
+    """A few threads for calls that wait for a disk."""
+
+    def __init__(self, threads: int = 4) -> None:
+        self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="atomlog")
+
+    async def run(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+
+
+class SystemFile:
+    def __init__(self, descriptor: int, path: str) -> None:
+        self._descriptor = descriptor
+        self._path = path
+
+    def append(self, data: bytes) -> None:
+        os.lseek(self._descriptor, 0, os.SEEK_END)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        parts: list[bytes] = []
+        while size > 0 and (part := os.pread(self._descriptor, size, offset)):
+            parts.append(part)
+            offset += len(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._descriptor, view, offset)
+            view, offset = view[written:], offset + written
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def lock(self) -> bool:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return False
+            raise
+        return True
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class SystemFiles:
+    def open(self, path: str, *, write: bool, create: bool = False) -> SystemFile:
+        flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return SystemFile(os.open(path, flags, 0o644), path)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list(self, path: str) -> Sequence[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def replace(self, source: str, target: str) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: str) -> None:
+        os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        shutil.rmtree(path)
+
+    def sync_directory(self, path: str) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def read(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def write_atomic(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        temporary = f"{path}.{secrets.token_hex(4)}.tmp"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            if os.path.exists(temporary):
+                os.unlink(temporary)
+            raise
+        self.sync_directory(os.path.dirname(path) or ".")
+
+    def free_bytes(self, path: str) -> int:
+        return shutil.disk_usage(path).free

@@ -1,0 +1,103 @@
+"""BatchV1: one accepted write. Encoded by hand, byte-identical to Avro; the revisions are sliced, not decoded."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from atomlog.schemas.revision import FIXED_BYTES, time_bytes, time_of
+from atomlog.schemas.varint import (
+    WireError,
+    read_bytes,
+    read_count,
+    read_fixed,
+    read_long,
+    read_text,
+    write_array,
+    write_bytes,
+    write_long,
+    write_text,
+)
+
+# Offsets of the fixed fields. Never to change.
+REQUEST_KEY: Final = slice(0, 32)
+REQUEST_DIGEST: Final = slice(32, 64)
+DIGEST_KEY: Final = slice(64, 73)
+RECORDED_AT: Final = slice(73, 81)
+REVISION_SCHEMA: Final = slice(81, 89)
+FIXED: Final = 89
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inbox:
+    """Where a request came from when it came over an inbox topic."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """`revisions` are encoded RevisionV1, in the order of the changes."""
+
+    request_key: bytes
+    request_digest: bytes
+    digest_key_id: bytes
+    recorded_at_us: int
+    revision_schema: bytes
+    space: str
+    principal: str
+    inbox: Inbox | None
+    revisions: tuple[bytes, ...]
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """The bare datum (`codec.wrap` makes the single-object form)."""
+    inbox = batch.inbox or Inbox(topic="", partition=0, offset=0)
+    return b"".join(
+        (
+            batch.request_key,
+            batch.request_digest,
+            batch.digest_key_id,
+            time_bytes(batch.recorded_at_us),
+            batch.revision_schema,
+            write_text(batch.space),
+            write_text(batch.principal),
+            write_text(inbox.topic),
+            write_long(inbox.partition),
+            write_long(inbox.offset),
+            write_array([write_bytes(revision) for revision in batch.revisions]),
+        )
+    )
+
+
+def decode_batch(buf: bytes) -> Batch:
+    """Raises WireError when the bytes are no BatchV1 or have a tail."""
+    fixed, at = read_fixed(buf, 0, FIXED, "batch")
+    space, at = read_text(buf, at, "space")
+    principal, at = read_text(buf, at, "principal")
+    topic, at = read_text(buf, at, "inbox_topic")
+    partition, at = read_long(buf, at, "inbox_partition")
+    offset, at = read_long(buf, at, "inbox_offset")
+    revisions: list[bytes] = []
+    while True:
+        count, at = read_count(buf, at, FIXED_BYTES, "revisions")
+        if count == 0:
+            break
+        for _ in range(count):
+            revision, at = read_bytes(buf, at, "revisions")
+            if len(revision) < FIXED_BYTES:
+                raise WireError(f"revisions[{len(revisions)}]: {len(revision)} bytes are fewer than {FIXED_BYTES}")
+            revisions.append(revision)
+    if at != len(buf):
+        raise WireError(f"batch: {len(buf) - at} bytes too many after byte {at}")
+    return Batch(
+        request_key=fixed[REQUEST_KEY],
+        request_digest=fixed[REQUEST_DIGEST],
+        digest_key_id=fixed[DIGEST_KEY],
+        recorded_at_us=time_of(fixed[RECORDED_AT]),
+        revision_schema=fixed[REVISION_SCHEMA],
+        space=space,
+        principal=principal,
+        inbox=Inbox(topic=topic, partition=partition, offset=offset) if topic else None,
+        revisions=tuple(revisions),
+    )

@@ -1,0 +1,123 @@
+"""ContentV1: the part of a revision that is sealed, encoded by hand and byte-identical to Avro."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from atomlog.schemas.varint import (
+    WireError,
+    read_bytes,
+    read_count,
+    read_fixed,
+    read_long,
+    read_text,
+    write_array,
+    write_bytes,
+    write_long,
+    write_text,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Half-open byte range of the NFC UTF-8 text of one source revision, with the quote's SHA-256."""
+
+    source: bytes
+    revision: bytes
+    start: int
+    end: int
+    sha256: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    kind: str
+    activity: str = ""
+    receipts: tuple[bytes, ...] = ()
+    model: str = ""
+    prompt_digest: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuppliedVector:
+    """`data` is float32 little-endian."""
+
+    space: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """`value` is canonical JSON in UTF-8."""
+
+    value: bytes
+    origins: tuple[Origin, ...]
+    provenance: Provenance
+    vectors: tuple[SuppliedVector, ...] = ()
+
+
+NULL_VALUE: Final = b"null"
+
+
+def encode_content(content: Content) -> bytes:
+    provenance = content.provenance
+    return b"".join(
+        (
+            write_bytes(content.value),
+            write_array(
+                [o.source + o.revision + write_long(o.start) + write_long(o.end) + o.sha256 for o in content.origins]
+            ),
+            write_text(provenance.kind),
+            write_text(provenance.activity),
+            write_array(list(provenance.receipts)),
+            write_text(provenance.model),
+            write_text(provenance.prompt_digest),
+            write_array([write_text(v.space) + write_bytes(v.data) for v in content.vectors]),
+        )
+    )
+
+
+def decode_content(buf: bytes) -> Content:
+    """Raises WireError when the bytes are no ContentV1 or have a tail."""
+    value, at = read_bytes(buf, 0, "value")
+    origins: list[Origin] = []
+    receipts: list[bytes] = []
+    vectors: list[SuppliedVector] = []
+    while True:
+        count, at = read_count(buf, at, 66, "origins")
+        if count == 0:
+            break
+        for _ in range(count):
+            ids, at = read_fixed(buf, at, 32, "origins")
+            start, at = read_long(buf, at, "origins.start")
+            end, at = read_long(buf, at, "origins.end")
+            digest, at = read_fixed(buf, at, 32, "origins.sha256")
+            origins.append(Origin(source=ids[:16], revision=ids[16:], start=start, end=end, sha256=digest))
+    kind, at = read_text(buf, at, "provenance.kind")
+    activity, at = read_text(buf, at, "provenance.activity")
+    while True:
+        count, at = read_count(buf, at, 16, "provenance.receipts")
+        if count == 0:
+            break
+        for _ in range(count):
+            receipt, at = read_fixed(buf, at, 16, "provenance.receipts")
+            receipts.append(receipt)
+    model, at = read_text(buf, at, "provenance.model")
+    prompt_digest, at = read_text(buf, at, "provenance.prompt_digest")
+    while True:
+        count, at = read_count(buf, at, 2, "vectors")
+        if count == 0:
+            break
+        for _ in range(count):
+            space, at = read_text(buf, at, "vectors.space")
+            data, at = read_bytes(buf, at, "vectors.data")
+            vectors.append(SuppliedVector(space=space, data=data))
+    if at != len(buf):
+        raise WireError(f"content: {len(buf) - at} bytes too many after byte {at}")
+    return Content(
+        value=value,
+        origins=tuple(origins),
+        provenance=Provenance(
+            kind=kind, activity=activity, receipts=tuple(receipts), model=model, prompt_digest=prompt_digest
+        ),
+        vectors=tuple(vectors),
+    )

@@ -1,0 +1,161 @@
+"""The record of the log: seven headers and a value. Byte layouts here never change.
+
+The headers, in this order, each once (design note in docs/formats.md):
+
+======  ==========  =====================================================================
+rule    u16 BE      version of the commit rule the writer followed
+kind    ASCII       Claim, Batch, Fence, …
+term    u64 BE      the writer's term
+owner   16 bytes    random, drawn by the writer object
+seq     u64 BE      number of the record in its term (a Claim: 0, not counted)
+schema  8 bytes     CRC-64-AVRO of the value's schema, little-endian
+chain   16 bytes    hash over the history up to and including this record (a Claim: zeros)
+======  ==========  =====================================================================
+
+The packed form, used by the embedded log and hashed into the chain, is for each header `u16 BE length ‖ bytes`
+and then `u32 BE length ‖ value`.
+"""
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from atomlog.schemas.varint import WireError
+
+RULE: Final = 1
+HEADER_NAMES: Final = ("rule", "kind", "term", "owner", "seq", "schema", "chain")
+ZERO16: Final = bytes(16)
+KIND_BYTES_MAX: Final = 32
+
+_U16: Final = struct.Struct(">H")
+_U32: Final = struct.Struct(">I")
+_U64: Final = struct.Struct(">Q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One well-formed record. Integers unsigned; `owner` and `chain` 16 bytes, `schema` 8."""
+
+    rule: int
+    kind: str
+    term: int
+    owner: bytes
+    seq: int
+    schema: bytes
+    chain: bytes
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Malformed:
+    """A record whose headers are not the seven; `term`, `owner` and `kind` where they could be read."""
+
+    reason: str
+    term: int | None
+    owner: bytes | None
+    kind: str | None
+
+
+def headers(record: Record) -> list[tuple[str, bytes]]:
+    """The seven headers as a broker carries them."""
+    return [
+        ("rule", _U16.pack(record.rule)),
+        ("kind", record.kind.encode("ascii")),
+        ("term", _U64.pack(record.term)),
+        ("owner", record.owner),
+        ("seq", _U64.pack(record.seq)),
+        ("schema", record.schema),
+        ("chain", record.chain),
+    ]
+
+
+def parse(pairs: Sequence[tuple[str, bytes]], value: bytes) -> Record | Malformed:
+    """Headers and value as they came, read strictly: exactly the seven, in order, of the right sizes."""
+    found = dict(pairs)
+    term = _U64.unpack(found["term"])[0] if len(found.get("term", b"")) == 8 else None
+    owner = found["owner"] if len(found.get("owner", b"")) == 16 else None
+    kind_raw = found.get("kind", b"")
+    kind = kind_raw.decode("ascii") if 0 < len(kind_raw) <= KIND_BYTES_MAX and kind_raw.isascii() else None
+    names = tuple(name for name, _ in pairs)
+    if names != HEADER_NAMES:
+        return Malformed(reason=f"headers are {names!r}", term=term, owner=owner, kind=kind)
+    sizes = tuple(len(found[name]) for name in ("rule", "seq", "schema", "chain"))
+    if term is None or owner is None or kind is None or sizes != (2, 8, 8, 16):
+        return Malformed(reason="a header has the wrong size", term=term, owner=owner, kind=kind)
+    return Record(
+        rule=_U16.unpack(found["rule"])[0],
+        kind=kind,
+        term=term,
+        owner=owner,
+        seq=_U64.unpack(found["seq"])[0],
+        schema=found["schema"],
+        chain=found["chain"],
+        value=value,
+    )
+
+
+def pack(record: Record) -> bytes:
+    """The packed form of a record."""
+    head, tail = _hashed_parts(record)
+    return b"".join((head, b"\x00\x10", record.chain, tail))
+
+
+def unpack(buf: bytes, at: int) -> tuple[Record, int]:
+    """The packed record at `at` and the offset after it.
+
+    Raises:
+        WireError: the bytes are no packed record; the message has the offset.
+    """
+    start = at
+    parts: list[bytes] = []
+    end = len(buf)
+    for _ in HEADER_NAMES:
+        if at + 2 > end:
+            raise WireError(f"record at byte {start} is cut off")
+        size = _U16.unpack_from(buf, at)[0]
+        at += 2
+        parts.append(buf[at : at + size])
+        at += size
+    if at + 4 > end:
+        raise WireError(f"record at byte {start} is cut off")
+    size = _U32.unpack_from(buf, at)[0]
+    at += 4
+    if at + size > end:
+        raise WireError(f"record at byte {start}: a value of {size} bytes does not fit into the {end - at} left")
+    parsed = parse(list(zip(HEADER_NAMES, parts, strict=True)), buf[at : at + size])
+    if isinstance(parsed, Malformed):
+        raise WireError(f"record at byte {start}: {parsed.reason}")
+    return parsed, at + size
+
+
+def chain_after(chain: bytes, record: Record) -> bytes:
+    """The 16-byte chain after `record`, given the chain before it.
+
+    `SHA-256(chain ‖ the six other headers and the value in packed form)[:16]`; positions are not hashed.
+    """
+    head, tail = _hashed_parts(record)
+    return hashlib.sha256(b"".join((chain, head, tail))).digest()[:16]
+
+
+def _hashed_parts(record: Record) -> tuple[bytes, bytes]:
+    """Packed headers without the chain, and packed value: what lies before and after the chain header."""
+    kind = record.kind.encode("ascii")
+    head = b"".join(
+        (
+            b"\x00\x02",
+            _U16.pack(record.rule),
+            _U16.pack(len(kind)),
+            kind,
+            b"\x00\x08",
+            _U64.pack(record.term),
+            b"\x00\x10",
+            record.owner,
+            b"\x00\x08",
+            _U64.pack(record.seq),
+            b"\x00\x08",
+            record.schema,
+        )
+    )
+    return head, _U32.pack(len(record.value)) + record.value
