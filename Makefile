@@ -58,10 +58,14 @@ help: ## this list
 # --- the environment: rebuilt only when the lock or pyproject.toml changes --------------------------------
 
 # hnswlib comes as source only. Its build tools are installed first, from the lock, and pip is told to use those
-# (--no-build-isolation), since an isolated build would fetch its own, without hashes.
+# (--no-build-isolation), since an isolated build would fetch its own, without hashes. It is built for this
+# processor and pip keeps the result: if the one in pip's cache came from another processor, it is built again.
+SEARCH_ONCE := import hnswlib; i = hnswlib.Index("l2", 64); i.init_index(2); i.add_items([[0.0] * 64] * 2); i.knn_query([[0.0] * 64])
 $(STAMP): $(BUILD_STAMP) requirements/run.txt requirements/dev.txt pyproject.toml
 	@echo "installing the locked dependencies into $(VENV) (the first time, compiling hnswlib takes a while)"
 	@$(PIP_INSTALL) --no-build-isolation -r requirements/run.txt -r requirements/dev.txt
+	@$(BIN)/python -c '$(SEARCH_ONCE)' 2>/dev/null || \
+		$(PIP_INSTALL) --no-build-isolation --no-cache-dir --no-deps --force-reinstall -r requirements/run.txt
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 

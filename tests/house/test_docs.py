@@ -1,7 +1,8 @@
 """What a user can type, set or be told is documented, and what is documented exists."""
 
+import ast
 import dataclasses
-import importlib
+import importlib.metadata
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ INLINE_CODE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")
 HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
 COMMAND_HEADING = re.compile(r"^#{2,4} `(atomlog(?: [a-z0-9-]+)*)`$", re.MULTILINE)
-ROW_NAME = re.compile(r"^\| `([^`]+)` \|", re.MULTILINE)
+ROW = re.compile(r"^\| `([^`]+)` \|(.*)\|$", re.MULTILINE)
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
@@ -42,6 +43,11 @@ def page(name: str) -> str:
     return (ROOT / "docs" / name).read_text(encoding="utf-8")
 
 
+def rows(text: str, cells: int) -> list[tuple[str, ...]]:
+    """The first cells of each table row that begins with a name in code quotes."""
+    return [(name, *(cell.strip() for cell in rest.split("|")[: cells - 1])) for name, rest in ROW.findall(text)]
+
+
 COMMANDS = dict(commands())
 
 
@@ -49,9 +55,7 @@ COMMANDS = dict(commands())
 def test_every_command_and_option_is_documented(name: str) -> None:
     section = sections(page("cli.md")).get(name)
     assert section is not None, f"docs/cli.md has no heading '## `{name}`'"
-    shown = [
-        max(parameter.opts, key=len) for parameter in COMMANDS[name].params if _is_visible_option(parameter)
-    ]
+    shown = [max(parameter.opts, key=len) for parameter in COMMANDS[name].params if _is_visible_option(parameter)]
     missing = [flag for flag in shown if not re.search(rf"`[^`\n]*{re.escape(flag)}\b[^`\n]*`", section)]
     assert not missing, f"docs/cli.md, section `{name}`, does not name {missing}"
 
@@ -60,24 +64,28 @@ def test_every_documented_command_exists() -> None:
     assert not sections(page("cli.md")).keys() - COMMANDS.keys()
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, command in COMMANDS.items() if not isinstance(command, click.Group)]
-)
+@pytest.mark.parametrize("name", [name for name, command in COMMANDS.items() if not isinstance(command, click.Group)])
 def test_every_command_has_an_example_in_its_help(name: str) -> None:
     command = COMMANDS[name]
     assert f"{name}" in f"{command.help}\n{command.epilog}", f"the help of `{name}` shows no example of it"
 
 
-def test_every_setting_is_documented_and_every_documented_setting_exists() -> None:
+def test_every_setting_is_documented_with_its_default() -> None:
     settings = pytest.importorskip("atomlog.kernel.settings").Settings
-    assert set(ROW_NAME.findall(page("settings.md"))) == {
-        field.name for field in dataclasses.fields(settings)
-    }
+    documented = {name: ast.literal_eval(default) for name, default in rows(page("settings.md"), 2)}
+    assert documented == {field.name: field.default for field in dataclasses.fields(settings)}
 
 
-def test_every_error_code_is_documented_and_every_documented_code_exists() -> None:
+def test_every_error_code_is_documented_with_its_kind_and_exit_code() -> None:
     codes = pytest.importorskip("atomlog.kernel.errors").CODES
-    assert set(ROW_NAME.findall(page("errors.md"))) == set(codes)
+    documented = {code: tuple(rest) for code, *rest in rows(page("errors.md"), 3) if code.isupper()}
+    assert documented == {code: (spec.error.kind, str(spec.exit_code)) for code, spec in codes.items()}
+
+
+def test_every_kind_of_error_is_explained() -> None:
+    codes = pytest.importorskip("atomlog.kernel.errors").CODES
+    explained = {name for name, _ in rows(page("errors.md"), 2) if name.islower()}
+    assert explained == {spec.error.kind for spec in codes.values()}
 
 
 @pytest.mark.parametrize("path", markdown_files(), ids=lambda path: str(path.relative_to(ROOT)))
@@ -111,6 +119,5 @@ def _resolves(source: Path, target: str) -> bool:
 def _anchors(text: str) -> set[str]:
     """The anchors that GitHub makes of the headings."""
     return {
-        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-        for heading in HEADING.findall(FENCE.sub("", text))
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(FENCE.sub("", text))
     }

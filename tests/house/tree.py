@@ -31,9 +31,7 @@ def python_files(folder: str) -> list[Path]:
 @cache
 def imports() -> tuple[Import, ...]:
     """Every import in the four source roots, those inside functions and `TYPE_CHECKING` included."""
-    return tuple(
-        found for folder in SOURCE_ROOTS for path in python_files(folder) for found in _of(folder, path)
-    )
+    return tuple(found for folder in SOURCE_ROOTS for path in python_files(folder) for found in _of(folder, path))
 
 
 def module_name(folder: str, path: Path) -> str:
