@@ -69,12 +69,14 @@ $(STAMP): $(BUILD_STAMP) requirements/run.txt requirements/dev.txt pyproject.tom
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(BUILD_STAMP): requirements/build.txt | prerequisites
+$(BUILD_STAMP): requirements/build.txt
+	@$(MAKE) --no-print-directory prerequisites
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(PIP_INSTALL) -r requirements/build.txt
 	@touch $@
 
-$(LOCK_VENV)/.installed: requirements/lock.txt | prerequisites
+$(LOCK_VENV)/.installed: requirements/lock.txt
+	@$(MAKE) --no-print-directory prerequisites
 	@test -x $(LOCK_VENV)/bin/python || $(PYTHON) -m venv $(LOCK_VENV)
 	@$(LOCK_VENV)/bin/python -m pip --disable-pip-version-check install --quiet --require-hashes -r requirements/lock.txt
 	@touch $@
