@@ -69,13 +69,17 @@ class MemoryKv:
 
 
 class Staged:
-    """Changes over a `Kv` that are seen by reads here and written as one batch by `commit`.
+    """Changes over a `Kv` that are seen by point reads here and written as one batch by `commit`.
 
-    Only point reads see staged changes; scans go to the store below.
+    `rows` is by how much they change the number of rows, for stores that keep a count: `insert` is a put of a key
+    that is not there, `remove` a delete of one that is. Scans go to the store below.
     """
+
+    __slots__ = ("_changes", "kv", "rows")
 
     def __init__(self, kv: Kv) -> None:
         self.kv = kv
+        self.rows = 0
         self._changes: dict[bytes, bytes | None] = {}
 
     def get(self, key: bytes) -> bytes | None:
@@ -83,11 +87,28 @@ class Staged:
             return self._changes[key]
         return self.kv.get(key)
 
+    def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """In the order of `keys`; those that are not staged are read with one call."""
+        changes = self._changes
+        below = [key for key in keys if key not in changes]
+        if not below:
+            return [changes[key] for key in keys]
+        found = dict(zip(below, self.kv.get_many(below), strict=True))
+        return [found[key] if key in found else changes[key] for key in keys]
+
     def put(self, key: bytes, value: bytes) -> None:
         self._changes[key] = value
 
+    def insert(self, key: bytes, value: bytes) -> None:
+        self._changes[key] = value
+        self.rows += 1
+
     def delete(self, key: bytes) -> None:
         self._changes[key] = None
+
+    def remove(self, key: bytes) -> None:
+        self._changes[key] = None
+        self.rows -= 1
 
     def commit(self) -> None:
         """Write everything staged as one batch and forget it."""
@@ -95,3 +116,4 @@ class Staged:
         deletes = [key for key, value in self._changes.items() if value is None]
         self.kv.write(puts, deletes)
         self._changes = {}
+        self.rows = 0
