@@ -1,0 +1,124 @@
+"""From a plan to the bytes of a batch: keys, sealing, encoding. Nothing here waits.
+
+Order matters once: the clear part is encoded first, because it is the associated data of the seal.
+"""
+
+import sys
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from atomlog.kernel import jsontext
+from atomlog.kernel.bounds import Bounds
+from atomlog.kernel.content import seal_blob, seal_revision
+from atomlog.kernel.decide import PlannedRevision, Prepared
+from atomlog.kernel.keys import KeyAllocator, KeyRing
+from atomlog.kernel.ports import Randomness
+from atomlog.kernel.sealing import NONCE_BYTES
+from atomlog.kernel.text import text_of, with_blob
+from atomlog.schemas import codec
+from atomlog.schemas.batch import Batch
+from atomlog.schemas.content import Content, Provenance, SuppliedVector
+from atomlog.schemas.revision import Clear, encode_clear
+
+REVISION_SCHEMA: Final = codec.load("RevisionV1").fingerprint
+
+
+class KeyMissing(Exception):
+    """The key of an atom that is changed left the cache since it was prepared: prepare again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """A batch ready to be appended, and the sealed blobs that must be durable before it is."""
+
+    batch: Batch
+    blobs: tuple[bytes, ...]
+
+
+@dataclass(slots=True)
+class Builder:
+    """Builds the batches of one partition; keys come from `allocator`, which has them ready."""
+
+    ring: KeyRing
+    allocator: KeyAllocator
+    randomness: Randomness
+    bounds: Bounds
+
+    def build(self, prepared: Prepared, plan: Sequence[PlannedRevision], recorded_at_us: int) -> Built:
+        """Raises KeyMissing before any new key is taken."""
+        known = [None if planned.key_id is None else self._known_key(planned.key_id) for planned in plan]
+        blobs: list[bytes] = []
+        revisions: list[bytes] = []
+        for planned, key in zip(plan, known, strict=True):
+            key_id, content_key = self.allocator.take() if key is None else key
+            revisions.append(self._revision(planned, key_id, content_key, recorded_at_us, blobs))
+        batch = Batch(
+            request_key=prepared.request_key,
+            request_digest=prepared.request_digest,
+            digest_key_id=prepared.digest_key_id,
+            recorded_at_us=recorded_at_us,
+            revision_schema=REVISION_SCHEMA,
+            space=prepared.request.space,
+            principal=prepared.principal,
+            inbox=None,
+            revisions=tuple(revisions),
+        )
+        return Built(batch=batch, blobs=tuple(blobs))
+
+    def _known_key(self, key_id: bytes) -> tuple[bytes, bytes]:
+        key = self.ring.key_now(key_id)
+        if key is None:
+            raise KeyMissing
+        return key_id, key
+
+    def _revision(
+        self, planned: PlannedRevision, key_id: bytes, key: bytes, recorded_at_us: int, blobs: list[bytes]
+    ) -> bytes:
+        clear = encode_clear(
+            Clear(
+                atom_id=planned.atom_id,
+                revision_id=planned.revision_id,
+                previous=planned.previous,
+                key_id=key_id,
+                recorded_at_us=recorded_at_us,
+                retired=planned.retired,
+                schema=planned.schema,
+                policy=planned.policy,
+                valid_time=planned.valid_time,
+                slots=planned.slots,
+                inputs=planned.inputs,
+            )
+        )
+        value = self._moved_to_blob(planned, key, blobs)
+        content = Content(
+            value=jsontext.canonical(value),
+            origins=planned.origins,
+            provenance=Provenance(
+                kind=planned.provenance_kind,
+                activity=planned.provenance.activity,
+                receipts=planned.provenance.receipts,
+                model=planned.provenance.model,
+                prompt_digest=planned.provenance.prompt_digest,
+            ),
+            vectors=tuple(SuppliedVector(space=space, data=f32_bytes(vector)) for space, vector in planned.vectors),
+        )
+        return seal_revision(clear, content, key=key, nonce=self.randomness.token(NONCE_BYTES))
+
+    def _moved_to_blob(self, planned: PlannedRevision, key: bytes, blobs: list[bytes]) -> Any:
+        """The value as it is stored: a text that is too long for it stands in the blob store."""
+        text = text_of(planned.schema, planned.value)
+        if text is None or len(text.encode()) <= self.bounds.value_bytes_max:
+            return planned.value
+        blob, stored = seal_blob(text, atom=planned.atom_id, key=key, nonce=self.randomness.token(NONCE_BYTES))
+        blobs.append(stored)
+        return with_blob(planned.value, blob)
+
+
+def f32_bytes(vector: Sequence[float]) -> bytes:
+    """float32 little-endian."""
+    raw = array("f", vector)
+    if sys.byteorder == "big":
+        raw.byteswap()
+    return raw.tobytes()

@@ -1,0 +1,163 @@
+"""Gathers what a decision needs and what can never change: digests, drawn ids, source texts, receipts' inputs.
+
+All waiting of a write before its decision happens here, so that `decide` stays pure.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from atomlog.kernel import model
+from atomlog.kernel.content import ContentOpener, Opened
+from atomlog.kernel.decide import Assigned, Prepared
+from atomlog.kernel.errors import AtomlogError, Detail, fail
+from atomlog.kernel.heads import PENDING, HeadView, RevisionPlace
+from atomlog.kernel.ids import uuid7
+from atomlog.kernel.keys import KeyAllocator, KeyRing
+from atomlog.kernel.ports import Clock, Log, Randomness, Receipts
+from atomlog.kernel.sealing import request_digest, request_key
+from atomlog.kernel.tail import EffectiveRecord
+from atomlog.schemas.record import Record
+from atomlog.schemas.revision import Inputs
+
+GATHERED_CODES: Final = ("RECEIPT_EXPIRED", "NOT_FOUND", "KEY_UNAVAILABLE", "PURGED", "INVALID_INPUT")
+
+
+@dataclass(slots=True)
+class Preparer:
+    """Prepares the writes of one partition. `unread` finds a revision that is appended and not yet read back."""
+
+    partition: int
+    view: HeadView
+    log: Log
+    ring: KeyRing
+    content: ContentOpener
+    receipts: Receipts | None
+    clock: Clock
+    randomness: Randomness
+    unread: Callable[[bytes], bytes | None]
+
+    async def prepare(self, request: model.WriteRequest, principal: str, digest_key_id: bytes) -> Prepared:
+        """Every fact about the request; what could not be resolved is in `failures`, for the decision to report."""
+        key = await self.ring.key(digest_key_id)
+        failures: list[Detail] = []
+        handles = await self._handles(request, failures)
+        texts = await self._texts(request, failures)
+        inputs = await self._inputs(request, failures)
+        await self._content_keys(request, handles)
+        return Prepared(
+            request=request,
+            principal=principal,
+            request_key=request_key(key, principal, request.idempotency_key),
+            request_digest=request_digest(key, request.canonical),
+            digest_key_id=digest_key_id,
+            assigned=tuple(Assigned(atom=self._new_id(), revision=self._new_id()) for _ in request.changes),
+            texts=texts,
+            inputs=inputs,
+            handles=handles,
+            failures=tuple(failures),
+        )
+
+    def _new_id(self) -> bytes:
+        return uuid7(self.clock.now_us(), self.randomness.token(10))
+
+    async def _handles(self, request: model.WriteRequest, failures: list[Detail]) -> Mapping[model.Handle, bytes]:
+        resolved: dict[model.Handle, bytes] = {}
+        for path, handle in _handles_of(request):
+            try:
+                resolved[handle] = (await self._need_receipts(path).row(handle.receipt, handle.handle))[0]
+            except AtomlogError as error:
+                failures.append(_failure(path, error))
+                resolved[handle] = bytes(16)
+        return resolved
+
+    def _need_receipts(self, path: str) -> Receipts:
+        if self.receipts is None:
+            raise fail("RECEIPT_EXPIRED", f"{path}: this process keeps no receipts")
+        return self.receipts
+
+    async def _texts(self, request: model.WriteRequest, failures: list[Detail]) -> Mapping[bytes, bytes | None]:
+        texts: dict[bytes, bytes | None] = {}
+        for change in request.changes:
+            if isinstance(change, model.Retire):
+                continue
+            for n, origin in enumerate(change.origins):
+                if isinstance(origin.revision, model.Alias) or origin.revision in texts:
+                    continue
+                try:
+                    texts[origin.revision] = await self._text(origin.revision)
+                except AtomlogError as error:
+                    failures.append(_failure(f"{change.path}.origins[{n}].revision", error))
+        return texts
+
+    async def _text(self, revision: bytes) -> bytes | None:
+        place = self.view.revision(self.partition, revision)
+        if place is None:
+            return None  # the decision reports it as a reference that could not be confirmed
+        opened = await self.content.open(await self._revision_bytes(place, revision))
+        if not isinstance(opened, Opened):
+            raise fail("KEY_UNAVAILABLE", f"the source revision cannot be read: {opened.reason}")
+        return opened.text_bytes
+
+    async def _revision_bytes(self, place: RevisionPlace, revision: bytes) -> bytes:
+        if place.position == PENDING:
+            unread = self.unread(revision)
+            if unread is not None:
+                return unread
+            place = self.view.revision(self.partition, revision) or place
+        found = await self.log.read(place.partition, place.position, bytes_max=1)
+        record = found[0].record
+        assert isinstance(record, Record)
+        batch = EffectiveRecord(position=place.position, record=record, chain=record.chain).batch()
+        return batch.revisions[place.index]
+
+    async def _inputs(self, request: model.WriteRequest, failures: list[Detail]) -> Mapping[str, Inputs]:
+        inputs: dict[str, Inputs] = {}
+        for change in request.changes:
+            if isinstance(change, model.Retire) or not change.provenance.receipts:
+                continue
+            path = f"{change.path}.provenance.receipts"
+            try:
+                inputs[change.path] = await self._need_receipts(path).inputs(change.provenance.receipts, path)
+            except AtomlogError as error:
+                failures.append(_failure(path, error))
+        return inputs
+
+    async def _content_keys(self, request: model.WriteRequest, handles: Mapping[model.Handle, bytes]) -> None:
+        """Have the keys of the atoms that are changed at hand: sealing does not wait."""
+        for change in request.changes:
+            if isinstance(change, model.Create) or isinstance(change.atom, model.Alias):
+                continue
+            atom = handles[change.atom] if isinstance(change.atom, model.Handle) else change.atom
+            head = self.view.head(self.partition, atom)
+            if head is not None and head.clear.key_id is not None:
+                await self.ring.key(head.clear.key_id)
+
+
+def new_digest_key(allocator: KeyAllocator) -> bytes:
+    """The id of the key that a new space's digests will be made with."""
+    return allocator.take()[0]
+
+
+def _handles_of(request: model.WriteRequest) -> list[tuple[str, model.Handle]]:
+    found: list[tuple[str, object]] = []
+    for change in request.changes:
+        if not isinstance(change, model.Create):
+            found.append((f"{change.path}.atom", change.atom))
+        if isinstance(change, model.Retire):
+            continue
+        if not isinstance(change.slots, model.Keep):
+            found += [(f"{change.path}.slots[{n}].target", slot.target) for n, slot in enumerate(change.slots)]
+        found += [(f"{change.path}.origins[{n}].source", origin.source) for n, origin in enumerate(change.origins)]
+    for guard in request.preconditions:
+        if isinstance(guard, model.RangeUnchanged):
+            found.append((f"{guard.path}.target", guard.target))
+        elif not isinstance(guard, model.ScopeUnchanged):
+            found.append((f"{guard.path}.atom", guard.atom))
+    return [(path, ref) for path, ref in found if isinstance(ref, model.Handle)]
+
+
+def _failure(path: str, error: AtomlogError) -> Detail:
+    if error.code not in GATHERED_CODES:
+        raise error  # CORRUPT and the like are no matter of this request
+    return {"path": path, "code": error.code, "message": error.message}
