@@ -20,6 +20,7 @@ class Bounds:
     depth_max: int = 32  # nesting of a value; far below any parser's limit
     vectors_max: int = 8  # vector spaces supplied with one atom
     preconditions_max: int = 1_000
+    receipts_max: int = 64  # cited by one atom; the rows of each are written into its inputs
 
 
 ID_BYTES: Final = 16
@@ -29,5 +30,7 @@ ORDER_KEY_BYTES_MAX: Final = 64  # stays in the clear part for ever
 NAME_PATTERN: Final = r"[a-z0-9][a-z0-9._-]{0,63}"  # space, policy, role, schema
 REQUEST_BYTES_MAX: Final = 64 * 1024 * 1024  # absolute cap before parsing: blobs arrive inside requests
 REQUEST_DEPTH_MAX: Final = 64  # absolute cap on the JSON of a request before it is parsed
+REQUEST_VALUES_MAX: Final = 2_000_000  # absolute cap on the values in it: what parsing may cost
+PROVENANCE_TEXT_BYTES_MAX: Final = 1_024  # activity, model, prompt digest: names, not content
 VECTOR_DIM_MAX: Final = 4_096
 INTEGER_MAX: Final = 2**63 - 1  # of a JSON value; symmetric, so that negation is always possible

@@ -6,6 +6,7 @@ Test vectors for other languages are in docs/formats.md.
 import hashlib
 import re
 import unicodedata
+from collections.abc import Mapping
 from typing import Final
 
 from atomlog.kernel.bounds import KEY_BYTES_MAX, NAME_PATTERN
@@ -27,7 +28,7 @@ def parse_id(text: object, path: str) -> bytes:
     """The raw id of a UUID text (either case); INVALID_INPUT naming `path` otherwise."""
     lowered = text.lower() if isinstance(text, str) else ""
     if not _UUID.fullmatch(lowered):
-        raise invalid(path, f"{_shown(text)} is no UUID; write it as 8-4-4-4-12 hexadecimal digits")
+        raise invalid(path, f"{shown(text)} is no UUID; write it as 8-4-4-4-12 hexadecimal digits")
     raw = bytes.fromhex(lowered.replace("-", ""))
     if not any(raw):
         raise invalid(path, "the id of all zeros is reserved")
@@ -37,14 +38,16 @@ def parse_id(text: object, path: str) -> bytes:
 def parse_name(text: object, path: str) -> str:
     """A space, policy, role or schema name; INVALID_INPUT naming `path` otherwise."""
     if not isinstance(text, str) or not _NAME.fullmatch(text):
-        raise invalid(path, f"{_shown(text)} is no name; use {NAME_PATTERN}")
+        raise invalid(path, f"{shown(text)} is no name; use {NAME_PATTERN}")
     return text
 
 
 def parse_key(text: object, path: str) -> str:
     """A key in NFC: 1 to 512 bytes of UTF-8 without control characters; INVALID_INPUT otherwise."""
     if not isinstance(text, str):
-        raise invalid(path, f"{_shown(text)} is no text")
+        raise invalid(path, f"{shown(text)} is no text")
+    if len(text) > 4 * KEY_BYTES_MAX:  # before normalising, which can take quadratic time
+        raise invalid(path, f"a key has 1 to {KEY_BYTES_MAX} bytes, this one {len(text)} characters")
     key = unicodedata.normalize("NFC", text)
     try:
         size = len(key.encode())
@@ -98,6 +101,15 @@ def _uuid5(namespace: bytes, name: bytes) -> bytes:
     return bytes(digest)
 
 
-def _shown(value: object) -> str:
-    shown = ascii(value)
-    return shown if len(shown) <= 80 else f"{shown[:77]}…"
+def shown(value: object) -> str:
+    """A part of a request as a message shows it: ASCII, at most 80 characters, whatever it is."""
+    if isinstance(value, str):
+        text = ascii(value[:80])
+        return text if len(text) <= 80 and len(value) <= 80 else f"{text[:77]}…"
+    if isinstance(value, float) or value is None or (isinstance(value, int) and value.bit_length() <= 64):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return f"an object of {len(value)}"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    return f"a value of type {type(value).__name__}"
