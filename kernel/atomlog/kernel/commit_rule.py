@@ -81,6 +81,8 @@ def fold(state: CommitState, record: Record | Malformed, genesis: Genesis, posit
         return _upgrade(position, f"a record of term {record.term} is malformed: {record.reason}")
     if record.rule != RULE:
         return _upgrade(position, f"rule {record.rule} is not known")
+    if record.kind == "Claim" and (record.seq or record.chain != ZERO16):
+        return _upgrade(position, "a Claim with a seq or a chain is malformed")
     # 3. Order inside the term. A second Claim of a term has lost.
     if record.kind == "Claim":
         if not claims_next:
@@ -89,10 +91,9 @@ def fold(state: CommitState, record: Record | Malformed, genesis: Genesis, posit
     if record.seq != state.next_seq:
         return Void("seq_repeated" if record.seq < state.next_seq else "seq_gap")
     # 4. It counts: kind and schema must be known, and the chain must be the writer's.
-    if record.schema not in codec.kind_fingerprints(record.kind):
-        return _upgrade(position, f"kind {record.kind} with schema {record.schema.hex()} is not known")
-    if record.value[2:10] != record.schema:
-        return _upgrade(position, "the schema header and the value's own schema differ")
+    unknown = _unknown_schema(record)
+    if unknown is not None:
+        return _upgrade(position, unknown)
     chain = chain_after(state.chain, record)
     if chain != record.chain:
         message = f"position {position}: the chain is {record.chain.hex()}, this history gives {chain.hex()}"
@@ -112,9 +113,18 @@ def _stranger(state: CommitState, record: Record | Malformed) -> VoidReason:
     return "future_term" if record.term > state.term else "foreign_owner"
 
 
+def _unknown_schema(record: Record) -> str | None:
+    if record.schema not in codec.kind_fingerprints(record.kind):
+        return f"kind {record.kind} with schema {record.schema.hex()} is not known"
+    if not record.value.startswith(codec.MARKER + record.schema):
+        return "the value does not begin with the schema that its header names"
+    return None
+
+
 def _claim(state: CommitState, record: Record, genesis: Genesis, position: int) -> Verdict:
-    if record.schema not in codec.kind_fingerprints("Claim"):
-        return _upgrade(position, f"a Claim with schema {record.schema.hex()} is not known")
+    unknown = _unknown_schema(record)
+    if unknown is not None:
+        return _upgrade(position, unknown)
     try:
         claim = codec.decode(record.value, "Claim")
     except WireError as error:

@@ -9,10 +9,12 @@ from atomlog.schemas.varint import (
     read_bytes,
     read_count,
     read_fixed,
+    read_int,
     read_long,
     read_text,
     write_array,
     write_bytes,
+    write_int,
     write_long,
     write_text,
 )
@@ -24,6 +26,7 @@ DIGEST_KEY: Final = slice(64, 73)
 RECORDED_AT: Final = slice(73, 81)
 REVISION_SCHEMA: Final = slice(81, 89)
 FIXED: Final = 89
+_FIXED_SIZES: Final = (32, 32, 9, 8, 8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,19 +54,24 @@ class Batch:
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """The bare datum (`codec.wrap` makes the single-object form)."""
+    """The bare datum (`codec.wrap` makes the single-object form); ValueError when a field does not fit its size."""
     inbox = batch.inbox or Inbox(topic="", partition=0, offset=0)
+    fixed = (
+        batch.request_key,
+        batch.request_digest,
+        batch.digest_key_id,
+        time_bytes(batch.recorded_at_us),
+        batch.revision_schema,
+    )
+    if tuple(map(len, fixed)) != _FIXED_SIZES:
+        raise ValueError(f"the fixed fields of a batch have {_FIXED_SIZES} bytes")
     return b"".join(
         (
-            batch.request_key,
-            batch.request_digest,
-            batch.digest_key_id,
-            time_bytes(batch.recorded_at_us),
-            batch.revision_schema,
+            *fixed,
             write_text(batch.space),
             write_text(batch.principal),
             write_text(inbox.topic),
-            write_long(inbox.partition),
+            write_int(inbox.partition),
             write_long(inbox.offset),
             write_array([write_bytes(revision) for revision in batch.revisions]),
         )
@@ -76,7 +84,7 @@ def decode_batch(buf: bytes) -> Batch:
     space, at = read_text(buf, at, "space")
     principal, at = read_text(buf, at, "principal")
     topic, at = read_text(buf, at, "inbox_topic")
-    partition, at = read_long(buf, at, "inbox_partition")
+    partition, at = read_int(buf, at, "inbox_partition")
     offset, at = read_long(buf, at, "inbox_offset")
     revisions: list[bytes] = []
     while True:

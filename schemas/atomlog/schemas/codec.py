@@ -21,6 +21,7 @@ from atomlog.schemas.varint import (
     read_bytes,
     read_count,
     read_fixed,
+    read_int,
     read_long,
     read_text,
 )
@@ -189,10 +190,7 @@ def _walk_primitive(kind: str, buf: bytes, at: int, path: str) -> int:
     if kind == "long":
         return read_long(buf, at, path)[1]
     if kind == "int":
-        value, at = read_long(buf, at, path)
-        if not -(2**31) <= value < 2**31:
-            raise WireError(f"{path}: {value} is no 32-bit integer, before byte {at}")
-        return at
+        return read_int(buf, at, path)[1]
     if kind == "string":
         return read_text(buf, at, path)[1]
     if kind == "bytes":

@@ -63,17 +63,27 @@ def encode_content(content: Content) -> bytes:
     return b"".join(
         (
             write_bytes(content.value),
-            write_array(
-                [o.source + o.revision + write_long(o.start) + write_long(o.end) + o.sha256 for o in content.origins]
-            ),
+            write_array([_encode_origin(origin) for origin in content.origins]),
             write_text(provenance.kind),
             write_text(provenance.activity),
-            write_array(list(provenance.receipts)),
+            write_array([_encode_id(receipt) for receipt in provenance.receipts]),
             write_text(provenance.model),
             write_text(provenance.prompt_digest),
             write_array([write_text(v.space) + write_bytes(v.data) for v in content.vectors]),
         )
     )
+
+
+def _encode_id(raw: bytes) -> bytes:
+    if len(raw) != 16:
+        raise ValueError(f"an id has 16 bytes, not {len(raw)}")
+    return raw
+
+
+def _encode_origin(origin: Origin) -> bytes:
+    if (len(origin.source), len(origin.revision), len(origin.sha256)) != (16, 16, 32):
+        raise ValueError("an origin's ids have 16 bytes and its digest 32")
+    return origin.source + origin.revision + write_long(origin.start) + write_long(origin.end) + origin.sha256
 
 
 def decode_content(buf: bytes) -> Content:

@@ -14,10 +14,12 @@ from atomlog.schemas.varint import (
     read_bytes,
     read_count,
     read_fixed,
+    read_int,
     read_long,
     read_text,
     write_array,
     write_bytes,
+    write_int,
     write_long,
     write_text,
 )
@@ -35,6 +37,7 @@ VALID_FROM: Final = slice(65, 73)
 VALID_TO: Final = slice(73, 81)
 FLAGS_AT: Final = 81
 FIXED_BYTES: Final = 82
+_ID_SIZES: Final = (16, 16, 16, 9)
 
 RETIRED: Final = 1
 HAS_VALID_TIME: Final = 2
@@ -134,7 +137,7 @@ class Clear:
 
 
 def encode_clear(clear: Clear) -> bytes:
-    """The encoded clear part: everything before the length of `sealed`."""
+    """The encoded clear part: everything before the length of `sealed`; ValueError when an id has a wrong size."""
     valid = clear.valid_time
     flags = RETIRED if clear.retired else 0
     valid_from = valid_to = ZERO_TIME
@@ -148,12 +151,12 @@ def encode_clear(clear: Clear) -> bytes:
             flags |= TO_OPEN
         else:
             valid_to = time_bytes(valid.to_us)
+    ids = (clear.atom_id, clear.revision_id, clear.previous or ZERO16, clear.key_id or ZERO_KEY)
+    if tuple(map(len, ids)) != _ID_SIZES:
+        raise ValueError(f"the ids of a revision have {_ID_SIZES} bytes")
     return b"".join(
         (
-            clear.atom_id,
-            clear.revision_id,
-            clear.previous or ZERO16,
-            clear.key_id or ZERO_KEY,
+            *ids,
             time_bytes(clear.recorded_at_us),
             valid_from,
             valid_to,
@@ -219,9 +222,10 @@ def sealed_of(revision: bytes, at: int) -> bytes:
 
 def _encode_slot(slot: Slot) -> bytes:
     flags = (INCLUDE if slot.include else 0) | (REQUIRED if slot.required else 0)
-    return b"".join(
-        (write_text(slot.role), slot.target, slot.at or ZERO16, bytes((flags,)), write_bytes(slot.order_key))
-    )
+    ids = slot.target + (slot.at or ZERO16)
+    if len(ids) != 32:
+        raise ValueError(f"slot {slot.role}: the ids have {len(ids)} bytes, not 16 each")
+    return b"".join((write_text(slot.role), ids, bytes((flags,)), write_bytes(slot.order_key)))
 
 
 def _decode_slots(buf: bytes, at: int) -> tuple[tuple[Slot, ...], int]:
@@ -250,7 +254,7 @@ def _decode_slots(buf: bytes, at: int) -> tuple[tuple[Slot, ...], int]:
 
 
 def _encode_observed(observed: Sequence[tuple[int, int]]) -> bytes:
-    return write_array([write_long(partition) + write_long(position) for partition, position in observed])
+    return write_array([write_int(partition) + write_long(position) for partition, position in observed])
 
 
 def _decode_observed(buf: bytes, at: int) -> tuple[tuple[tuple[int, int], ...], int]:
@@ -260,7 +264,7 @@ def _decode_observed(buf: bytes, at: int) -> tuple[tuple[tuple[int, int], ...], 
         if count == 0:
             return tuple(observed), at
         for _ in range(count):
-            partition, at = read_long(buf, at, "inputs.observed.partition")
+            partition, at = read_int(buf, at, "inputs.observed.partition")
             position, at = read_long(buf, at, "inputs.observed.position")
             observed.append((partition, position))
 

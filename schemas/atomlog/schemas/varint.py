@@ -15,9 +15,11 @@ LONG_BYTES_MAX: Final = 10
 
 
 def write_long(value: int) -> bytes:
-    """Zigzag varint of a signed 64-bit integer (1 to 10 bytes)."""
+    """Zigzag varint of a signed 64-bit integer (1 to 10 bytes); ValueError for a wider one."""
     if 0 <= value < 64:
         return _SMALL[value]
+    if not -(1 << 63) <= value < 1 << 63:
+        raise ValueError(f"{value} is no 64-bit integer")
     zigzag = (value << 1) ^ (value >> 63)
     out = bytearray()
     while zigzag > 0x7F:
@@ -53,6 +55,21 @@ def read_long(buf: bytes, at: int, field: str) -> tuple[int, int]:
     if zigzag > 0xFFFF_FFFF_FFFF_FFFF or (byte == 0 and at - start > 1):
         raise WireError(f"{field}: number is not in its shortest 64-bit form at byte {start}")
     return (zigzag >> 1) ^ -(zigzag & 1), at
+
+
+def read_int(buf: bytes, at: int, field: str) -> tuple[int, int]:
+    """Like `read_long`, for a field that holds 32 bits."""
+    value, stop = read_long(buf, at, field)
+    if not -(1 << 31) <= value < 1 << 31:
+        raise WireError(f"{field}: {value} is no 32-bit integer at byte {at}")
+    return value, stop
+
+
+def write_int(value: int) -> bytes:
+    """Like `write_long`, for a field that holds 32 bits."""
+    if not -(1 << 31) <= value < 1 << 31:
+        raise ValueError(f"{value} is no 32-bit integer")
+    return write_long(value)
 
 
 def write_bytes(value: bytes) -> bytes:
