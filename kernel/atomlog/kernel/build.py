@@ -11,16 +11,16 @@ from typing import Any, Final
 
 from atomlog.kernel import jsontext
 from atomlog.kernel.bounds import Bounds
-from atomlog.kernel.content import seal_blob, seal_revision
+from atomlog.kernel.content import seal_blob, seal_content
 from atomlog.kernel.decide import PlannedRevision, Prepared
 from atomlog.kernel.keys import KeyAllocator, KeyRing
 from atomlog.kernel.ports import Randomness
 from atomlog.kernel.sealing import NONCE_BYTES
-from atomlog.kernel.text import text_of, with_blob
+from atomlog.kernel.text import long_text, with_blob
 from atomlog.schemas import codec
 from atomlog.schemas.batch import Batch
-from atomlog.schemas.content import Content, Provenance, SuppliedVector
-from atomlog.schemas.revision import Clear, encode_clear
+from atomlog.schemas.content import Content, Provenance, SuppliedVector, encode_content
+from atomlog.schemas.revision import Clear, encode_clear, join_sealed
 
 REVISION_SCHEMA: Final = codec.load("RevisionV1").fingerprint
 
@@ -104,16 +104,16 @@ class Builder:
             ),
             vectors=tuple(SuppliedVector(space=space, data=f32_bytes(vector)) for space, vector in planned.vectors),
         )
-        return seal_revision(clear, content, key=key, nonce=self.randomness.token(NONCE_BYTES))
+        return join_sealed(clear, seal_content(key, self.randomness.token(NONCE_BYTES), encode_content(content), clear))
 
     def _moved_to_blob(self, planned: PlannedRevision, key: bytes, blobs: list[bytes]) -> Any:
         """The value as it is stored: a text that is too long for it stands in the blob store."""
-        text = text_of(planned.schema, planned.value)
-        if text is None or len(text.encode()) <= self.bounds.value_bytes_max:
+        text = long_text(planned.schema, planned.value, self.bounds.value_bytes_max)
+        if text is None:
             return planned.value
-        blob, stored = seal_blob(text, atom=planned.atom_id, key=key, nonce=self.randomness.token(NONCE_BYTES))
-        blobs.append(stored)
-        return with_blob(planned.value, blob)
+        blob = seal_blob(key, self.randomness.token(NONCE_BYTES), planned.atom_id, text)
+        blobs.append(blob.sealed)
+        return with_blob(planned.value, blob.reference)
 
 
 def f32_bytes(vector: Sequence[float]) -> bytes:

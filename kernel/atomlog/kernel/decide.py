@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from atomlog.kernel import model
 from atomlog.kernel.bounds import Bounds
-from atomlog.kernel.checks import check_bounds, check_vectors, include_cycle
+from atomlog.kernel.checks import check_bounds, check_includes, check_vectors
 from atomlog.kernel.errors import AtomlogError, Detail, fail
+from atomlog.kernel.findings import detail
 from atomlog.kernel.heads import Accepted, Head, HeadView
 from atomlog.kernel.ids import format_id, keyed_id
 from atomlog.kernel.profiles import ProfileCase, check_profile
@@ -144,7 +145,7 @@ def mismatch(key: str) -> AtomlogError:
         "IDEMPOTENCY_MISMATCH",
         f"the idempotency key {ascii(key)[:80]} was accepted before with other content; "
         "send the same content to have its result, or use a new key",
-        details=[_detail("idempotency_key", "IDEMPOTENCY_MISMATCH", "used before with other content")],
+        details=[detail("idempotency_key", "IDEMPOTENCY_MISMATCH", "used before with other content")],
     )
 
 
@@ -238,11 +239,11 @@ class _Case:
         elsewhere = head or self._view.head_anywhere(self._partition, atom)
         if elsewhere is None:
             message = "not found, or not visible to you"
-            return [_detail(path, "NOT_FOUND", message, atom=format_id(atom))]
+            return [detail(path, "NOT_FOUND", message, atom=format_id(atom))]
         message = (
             f"the atom is in space {elsewhere.space}; a batch is atomic inside one space: write it there on its own"
         )
-        return [_detail(path, "ATOMICITY_UNAVAILABLE", message, atom=format_id(atom))]
+        return [detail(path, "ATOMICITY_UNAVAILABLE", message, atom=format_id(atom))]
 
     def _foreign_guard(self, guard: model.HeadIs | model.Absent | model.HeadUnchanged) -> list[Detail]:
         atom = self.atom(guard.atom)
@@ -250,7 +251,7 @@ class _Case:
         if head is None or head.space == self._request.space:
             return []
         message = f"the atom is in space {head.space}; a guard can only name atoms of the batch's own space"
-        return [_detail(f"{guard.path}.atom", "CONSISTENCY_UNAVAILABLE", message, atom=format_id(atom))]
+        return [detail(f"{guard.path}.atom", "CONSISTENCY_UNAVAILABLE", message, atom=format_id(atom))]
 
     # -- stage 4
 
@@ -282,7 +283,6 @@ class _Case:
 
     def references(self) -> list[Detail]:
         failures: list[Detail] = []
-        edges: dict[bytes, list[bytes]] = {}
         for index, change in enumerate(self._request.changes):
             requested = () if isinstance(change, model.Retire) else change.slots
             if isinstance(requested, model.Keep) or isinstance(change, model.Retire):
@@ -290,14 +290,9 @@ class _Case:
             else:
                 resolved = [self._slot(slot, f"{change.path}.slots[{n}]", failures) for n, slot in enumerate(requested)]
                 self._slots.append(tuple(resolved))
-            new = self._prepared.assigned[index].revision
-            edges[new] = [slot.at for slot in self._slots[index] if slot.include and slot.at is not None]
             self._origins.append(self._resolve_origins(change, failures))
             failures += self._foreign_inputs(index, change)
-        cycle = include_cycle(edges)
-        if cycle is not None:
-            failures.append(self._cycle_detail(cycle))
-        return failures
+        return failures + check_includes(self._request)
 
     def _slot(self, slot: model.SlotRequest, path: str, failures: list[Detail]) -> Slot:
         target = self.atom(slot.target)
@@ -318,14 +313,14 @@ class _Case:
         if isinstance(ref, model.Alias):
             index = self._aliases[ref.name]
             if self.atom(ref) != atom:
-                failures.append(_detail(path, "INVALID_INPUT", f"{ref.name} is another atom than the target"))
+                failures.append(detail(path, "INVALID_INPUT", f"{ref.name} is another atom than the target"))
             return self._prepared.assigned[index].revision
         place = self._view.revision(self._partition, ref)
         if place is None:
             failures.append(_unconfirmed(path, "revision", ref))
         elif place.atom != atom:
             message = f"revision {format_id(ref)} is one of atom {format_id(place.atom)}, not of {format_id(atom)}"
-            failures.append(_detail(path, "INVALID_INPUT", message))
+            failures.append(detail(path, "INVALID_INPUT", message))
         return ref
 
     def _resolve_origins(self, change: model.Change, failures: list[Detail]) -> tuple[Origin, ...]:
@@ -342,7 +337,7 @@ class _Case:
             text = self._source_text(origin.revision, revision)
             problem = "the source revision has no text" if text is None else check_span(text, origin.start, origin.end)
             if text is None or problem is not None:
-                failures.append(_detail(path, "INVALID_INPUT", str(problem)))
+                failures.append(detail(path, "INVALID_INPUT", str(problem)))
                 continue
             digest = hashlib.sha256(text[origin.start : origin.end]).digest()
             resolved.append(Origin(source=source, revision=revision, start=origin.start, end=origin.end, sha256=digest))
@@ -370,16 +365,11 @@ class _Case:
             if head is not None and head.clear.policy != policy:
                 message = f"an input is under policy {head.clear.policy}, the atom under {policy}"
                 path = f"{change.path}.provenance.receipts"
-                failures.append(_detail(path, "ACCESS_DENIED", message, atom=format_id(version.atom)))
+                failures.append(detail(path, "ACCESS_DENIED", message, atom=format_id(version.atom)))
         return failures
 
     def _policy(self, index: int, change: model.Change) -> str:
         return change.policy if isinstance(change, model.Create) else _known(self._heads[index]).clear.policy
-
-    def _cycle_detail(self, cycle: Sequence[bytes]) -> Detail:
-        paths = {a.revision: c.path for a, c in zip(self._prepared.assigned, self._request.changes, strict=True)}
-        shown = " → ".join(paths[revision] for revision in cycle)
-        return _detail(f"{paths[cycle[0]]}.slots", "INCLUDE_CYCLE", f"includes form a cycle: {shown}")
 
     # -- stage 6
 
@@ -391,7 +381,7 @@ class _Case:
             if expected != current:
                 failures.append(_conflict(change, atom, expected, current))
             elif isinstance(change, model.Retire) and head is not None and head.clear.retired:
-                failures.append(_detail(f"{change.path}.atom", "INVALID_INPUT", "the atom is retired already"))
+                failures.append(detail(f"{change.path}.atom", "INVALID_INPUT", "the atom is retired already"))
         return failures
 
     def preconditions(self) -> list[Detail]:
@@ -424,17 +414,17 @@ class _Case:
             return []
         message = f"the head of {format_id(atom)} is {_shown(current)}, not {_shown(wanted)}"
         found = {"atom": format_id(atom), "expected": _text(wanted), "head": _text(current)}
-        return [_detail(guard.path, "PRECONDITION_FAILED", message, **found)]
+        return [detail(guard.path, "PRECONDITION_FAILED", message, **found)]
 
     def _since(self, path: str, since: int, changed: int, what: str) -> list[Detail]:
         applied = self._view.place(self._partition).checkpoint.position - 1
         if since > applied:
             message = f"position {since} is after the last one, {applied}; give a position that was read"
-            return [_detail(f"{path}.unchanged_since", "INVALID_INPUT", message)]
+            return [detail(f"{path}.unchanged_since", "INVALID_INPUT", message)]
         if changed <= since:
             return []
         shown = {"unchanged_since": since} | ({"changed": changed} if changed <= applied else {})
-        return [_detail(path, "PRECONDITION_FAILED", f"{what} has changed after position {since}", **shown)]
+        return [detail(path, "PRECONDITION_FAILED", f"{what} has changed after position {since}", **shown)]
 
     # -- accepted
 
@@ -477,17 +467,13 @@ def _conflict(change: model.Change, atom: bytes, expected: bytes | None, head: b
     part = "key" if isinstance(change, model.Create) else "expected"
     found = {"atom": format_id(atom), "expected": _text(expected), "head": _text(head)}
     message = f"the head is {_shown(head)}, expected was {_shown(expected)}"
-    return _detail(f"{change.path}.{part}", "REVISION_CONFLICT", message, **found)
+    return detail(f"{change.path}.{part}", "REVISION_CONFLICT", message, **found)
 
 
 def _unconfirmed(path: str, what: str, raw: bytes) -> Detail:
     """Absent, unreadable and unconfirmed look alike: a reference is no way to find out what exists."""
     message = f"{what} {format_id(raw)} is not known here, or not visible to you"
-    return _detail(path, "REFERENCE_UNAVAILABLE", message, **{what: format_id(raw)})
-
-
-def _detail(path: str, code: str, message: str, **more: Any) -> Detail:
-    return {"path": path, "code": code, "message": message, **more}
+    return detail(path, "REFERENCE_UNAVAILABLE", message, **{what: format_id(raw)})
 
 
 def _text(raw: bytes | None) -> str | None:

@@ -1,0 +1,240 @@
+"""The write path of one partition: group commit. Start at `Committer.commit`.
+
+What comes out of it: groups of records, appended one at a time, each with an overlay that the next group is decided
+on. What happens when the log gives the records back is `settle`.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from atomlog.kernel import model
+from atomlog.kernel.build import Builder, KeyMissing
+from atomlog.kernel.decide import Duplicate, Plan, Refused, decide
+from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.heads import PENDING, Accepted, HeadView, stage_pending
+from atomlog.kernel.inflight import Appended, Ask, Group, Unread
+from atomlog.kernel.keys import KeyAllocator
+from atomlog.kernel.results import write_result
+from atomlog.kernel.tail import EffectiveRecord
+from atomlog.kernel.world import Term, World
+from atomlog.schemas import codec
+from atomlog.schemas.batch import encode_batch
+from atomlog.schemas.record import Record
+
+RETRY_MS: Final = 100
+
+
+class Committer:
+    """Takes asks, appends groups, answers from what is read back.
+
+    `settled` reads the heads alone, `view` through the overlay of `unread`. `prepare_again` and `answer_stored` are
+    given asks that must wait for something; `doubt` is told of an append whose outcome is not known.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        partition: int,
+        *,
+        term: Term,
+        view: HeadView,
+        settled: HeadView,
+        unread: Unread,
+        allocator: KeyAllocator,
+        prepare_again: Callable[[Ask], None],
+        answer_stored: Callable[[Ask], None],
+        doubt: Callable[[], None],
+    ) -> None:
+        self._world = world
+        self._partition = partition
+        self._term = term
+        self._view = view
+        self._settled = settled
+        self._unread = unread
+        self._allocator = allocator
+        self._prepare_again = prepare_again
+        self._answer_stored = answer_stored
+        self._doubt = doubt
+        self._queue: deque[Ask] = deque()
+        self._wake = asyncio.Event()
+        self._open = False
+        self._appending: asyncio.Task[None] | None = None
+        self._builder = Builder(
+            ring=world.ring, allocator=allocator, randomness=world.randomness, bounds=world.rules.bounds
+        )
+
+    def put(self, ask: Ask) -> None:
+        self._queue.append(ask)
+        self._wake.set()
+
+    def check_room(self) -> None:
+        """OVERLOADED when the queue is full."""
+        if len(self._queue) >= self._world.settings.queue_requests_max:
+            raise fail("OVERLOADED", f"{len(self._queue)} writes are waiting", retry_after_ms=RETRY_MS)
+
+    def open(self) -> None:
+        """The term is ours: commit what is queued."""
+        self._open = True
+        self._wake.set()
+
+    def latch(self) -> None:
+        """Append nothing more until `open`."""
+        self._open = False
+
+    def withdraw(self) -> list[Ask]:
+        """Everything in hand, appended or not; the caller answers it."""
+        asks = [*self._unread.clear(), *self._queue]
+        self._queue.clear()
+        return asks
+
+    async def run(self) -> None:
+        """Commit groups while the term is ours. Ends only by cancellation."""
+        try:
+            while True:
+                await self._wake.wait()
+                if not self._open or not self._queue:
+                    self._wake.clear()
+                    continue
+                await asyncio.sleep(0)  # let every client that is ready now join the group
+                await self.commit()
+        finally:
+            if self._appending is not None:
+                self._appending.cancel()
+
+    async def commit(self) -> None:
+        """One group commit."""
+        # 0. Content keys are durable before their first use.
+        await self._allocator.reserve(sum(len(ask.prepared.request.changes) for ask in self._queue))
+        # 1. Check everything against heads ⊕ overlay, the sealed size included, before a seq is given.
+        group = self._decide_group()
+        # 2. Append each batch as one record, in order; one append at a time.
+        if self._appending is not None:
+            await self._appending
+        if group.records and group in self._unread and self._open:
+            self._appending = asyncio.create_task(self._append(group))
+        # 3. Acknowledge only what this owner's own tail has read back as effective: `settle`.
+        # 4. Drop the overlay when the whole group is read back, and answer its refusals: `settle`.
+
+    def settle(self, record: EffectiveRecord) -> None:
+        """An own record was read back as effective, and the heads hold it."""
+        group = self._unread.find(record.record.seq, record.record.term)
+        if group is None:
+            return
+        appended = group.writes.pop(record.record.seq, None)
+        if appended is not None:
+            request = appended.ask.prepared.request
+            appended.ask.accept(write_result(request, self._partition, appended.batch, record))
+        group.left -= 1
+        if group.left == 0:
+            self._unread.drop(group)
+            for ask in group.refused:
+                self._decide_refused(ask)
+
+    def add_record(self, group: Group, kind: str, value: bytes) -> Record:
+        """Make the next record of the term, at the end of a group."""
+        record = self._term.record(kind, value)
+        group.records.append(record)
+        group.left += 1
+        group.bytes_total += len(value)
+        return record
+
+    def _decide_group(self) -> Group:
+        """Decide queued asks in order until the group is full."""
+        group = Group(term=self._term.state.term)
+        self._unread.push(group)
+        refused: list[Ask] = []
+        while self._queue and group.bytes_total < self._world.settings.group_bytes_max:
+            ask = self._queue.popleft()
+            decision = None if ask.question else decide(self._view, self._partition, ask.prepared, self._world.rules)
+            accepted = self._view.request(self._partition, ask.prepared.request_key)
+            if accepted is not None and (ask.question or isinstance(decision, Duplicate)):
+                self._duplicate(ask, accepted)
+            elif isinstance(decision, Plan):
+                self._build(group, ask, decision)
+            else:
+                refused.append(ask)
+        self._fence(group, refused)
+        if not group.records:
+            self._unread.drop(group)
+        return group
+
+    def _build(self, group: Group, ask: Ask, plan: Plan) -> None:
+        now_us = self._world.clock.now_us()
+        recorded_at_us = max(now_us, self._term.last_us + 1)
+        try:
+            self._term.check_clock(now_us, self._world.settings.clock_skew_stop_ms)
+            built = self._builder.build(ask.prepared, plan.revisions, recorded_at_us)
+            value = codec.wrap(codec.current("Batch").fingerprint, encode_batch(built.batch))
+            self._check_size(value)
+        except KeyMissing:
+            self._prepare_again(ask)
+            return
+        except AtomlogError as error:
+            ask.refuse(error)
+            return
+        record = self.add_record(group, "Batch", value)
+        group.blobs += built.blobs
+        group.writes[record.seq] = Appended(ask, built.batch)
+        stage_pending(self._view, group.layer, self._partition, built.batch)
+        self._term.last_us = recorded_at_us
+
+    def _duplicate(self, ask: Ask, accepted: Accepted) -> None:
+        """Answer from the idempotency table, or join the same request that is on its way."""
+        writing = self._unread.writing(ask.prepared.request_key) if accepted.position == PENDING else None
+        if writing is not None:
+            writing.joined.append(ask)
+        else:
+            self._answer_stored(ask)
+
+    def _fence(self, group: Group, refused: list[Ask]) -> None:
+        """Give each refusal an own record to wait for, produced after its request arrived.
+
+        When that record is read back as effective, nobody else owned the partition in between, and the refusal is
+        decided again on the state there. A log that nobody else can append to needs no record for that; there a
+        refusal only waits for the overlay it may rest on.
+        """
+        if not refused:
+            return
+        if not group.records and not self._world.log.exclusive:
+            self.add_record(group, "Fence", codec.encode("Fence", {"requests": len(refused)}))
+        waits_for = group if group.records else self._unread.before(group)
+        if waits_for is not None:
+            waits_for.refused += refused
+            return
+        for ask in refused:
+            self._decide_refused(ask)
+
+    def _decide_refused(self, ask: Ask) -> None:
+        """The final word on a refusal, on the state that is read back."""
+        if ask.question:
+            if self._settled.request(self._partition, ask.prepared.request_key) is None:
+                ask.tell(model.Outcome(state="never", term=self._term.state.term))
+            else:
+                self._answer_stored(ask)
+            return
+        decision = decide(self._settled, self._partition, ask.prepared, self._world.rules)
+        if isinstance(decision, Refused):
+            ask.refuse(decision.error)
+        else:
+            self.put(ask)  # what it was refused for is gone
+
+    async def _append(self, group: Group) -> None:
+        try:
+            async with asyncio.timeout(self._world.timeout_s):
+                for blob in group.blobs:
+                    await self._world.blobs.put(blob)
+                await self._world.log.append(self._partition, group.records)
+        except Exception:  # whatever it was, the records may be there now, later, or never
+            self.latch()
+            self._doubt()
+
+    def _check_size(self, value: bytes) -> None:
+        limit = self._world.rules.bounds.batch_bytes_max
+        if len(value) > limit:
+            message = f"{len(value)} bytes sealed are more than {limit}; split the batch"
+            detail = {"path": "changes", "code": "BOUND_EXCEEDED", "message": message}
+            raise fail(
+                "BOUND_EXCEEDED", f"changes: {message}", details=[{**detail, "found": len(value), "limit": limit}]
+            )

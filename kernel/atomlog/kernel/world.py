@@ -1,0 +1,83 @@
+"""What the owners of a process work with, and what one of them knows of its own term."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from atomlog.kernel.commit_rule import INITIAL, CommitState, Genesis
+from atomlog.kernel.content import ContentOpener
+from atomlog.kernel.decide import Rules
+from atomlog.kernel.errors import fail
+from atomlog.kernel.heads import Heads
+from atomlog.kernel.keys import KeyRing
+from atomlog.kernel.ports import BlobStore, Clock, Log, Randomness, Receipts, Workers
+from atomlog.kernel.settings import Settings
+from atomlog.schemas import codec
+from atomlog.schemas.record import RULE, ZERO16, Record, chain_after
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What owners work with; one for all partitions of a process.
+
+    `admit` raises OVERLOADED when no more writes may come in. `clean_tail` is False for a partition whose log was
+    cut at its end when it was opened: keys of what was cut must not be used again.
+    """
+
+    log: Log
+    genesis: Mapping[int, Genesis]
+    heads: Heads
+    ring: KeyRing
+    content: ContentOpener
+    blobs: BlobStore
+    receipts: Receipts | None
+    clock: Clock
+    randomness: Randomness
+    workers: Workers
+    rules: Rules
+    settings: Settings
+    node: str
+    pid: int
+    endpoint: str
+    admit: Callable[[], None]
+    clean_tail: Callable[[int], bool]
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a write, a claim or an append may take before its outcome is not known."""
+        return self.settings.write_timeout_ms / 1_000
+
+
+@dataclass(slots=True)
+class Term:
+    """The writer's own side of the log: who it is, and what its next record must be.
+
+    `state` is the commit state after everything appended; `last_us` the recorded_at of the last batch.
+    """
+
+    owner: bytes = ZERO16
+    state: CommitState = INITIAL
+    last_us: int = 0
+
+    def record(self, kind: str, value: bytes) -> Record:
+        """The next record of the term; counts it."""
+        state = self.state
+        record = Record(
+            rule=RULE,
+            kind=kind,
+            term=state.term,
+            owner=self.owner,
+            seq=state.next_seq,
+            schema=codec.current(kind).fingerprint,
+            chain=ZERO16,
+            value=value,
+        )
+        record = replace(record, chain=chain_after(state.chain, record))
+        self.state = replace(state, next_seq=state.next_seq + 1, chain=record.chain)
+        return record
+
+    def check_clock(self, now_us: int, stop_ms: int) -> None:
+        """CLOCK_SKEW when the own clock stands too far before the log's last time."""
+        behind_ms = (self.last_us - now_us) // 1_000
+        if behind_ms > stop_ms:
+            message = f"the clock stands {behind_ms} ms before the log's last time; set it right, then write again"
+            raise fail("CLOCK_SKEW", message)
