@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from atomlog.schemas.record import Malformed, Record
+from atomlog.schemas.revision import Inputs
 
 T = TypeVar("T")
 
@@ -182,16 +183,30 @@ class KeyPage:
     wrapped: bytes
 
 
-class KeyStore(Protocol):
-    """Durable key pages. A page is durable when `put` returns."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPageOutline:
+    """What a key page says beside its keys."""
 
-    async def put(self, page: KeyPage) -> None:
-        """Insert or replace; a lower or equal version, or a `destroyed` that shrinks, is refused (CORRUPT)."""
+    page: bytes
+    version: int
+    maker_term: int
+    master_key_id: bytes
+    destroyed: bytes
+
+
+class KeyStore(Protocol):
+    """Durable key pages. Pages are durable when `put` returns."""
+
+    async def put(self, pages: Sequence[KeyPage]) -> None:
+        """Insert or replace, all or none.
+
+        A version that is not higher, a `destroyed` that shrinks or another maker is refused (CORRUPT).
+        """
         ...
 
     async def get(self, page: bytes) -> KeyPage | None: ...
-    async def pages_of(self, partition: int) -> Sequence[KeyPage]:
-        """Every page made for a partition, in the order they were made."""
+    async def outlines(self, partition: int) -> Sequence[KeyPageOutline]:
+        """Every page made for a partition, in the order they were first put."""
         ...
 
     async def close(self) -> None: ...
@@ -203,4 +218,20 @@ class BlobStore(Protocol):
     async def put(self, data: bytes) -> bytes: ...
     async def get(self, address: bytes) -> bytes:
         """Verified against its address: NOT_FOUND when absent, CORRUPT naming the file when changed."""
+        ...
+
+
+class Receipts(Protocol):
+    """Receipts of reads, as the kernel needs them. RECEIPT_EXPIRED when one is not kept any more."""
+
+    async def flush(self) -> None:
+        """Every receipt given out so far is durable on return."""
+        ...
+
+    async def inputs(self, receipts: Sequence[bytes], path: str) -> Inputs:
+        """What the reads behind these receipts saw, merged; `path` names the part of the request in errors."""
+        ...
+
+    async def row(self, receipt: bytes, handle: str) -> tuple[bytes, bytes]:
+        """(atom, revision) of the row `handle`; NOT_FOUND when the receipt has no such row."""
         ...
