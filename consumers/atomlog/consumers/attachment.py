@@ -1,0 +1,135 @@
+"""A projection of an open store: followed by this process if nobody else does, read beside the follower otherwise.
+
+When the following process ends, one of the others takes its lock over and goes on where it stopped.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, Final
+
+from atomlog.consumers.context import Context, Lag, ProjectionKind
+from atomlog.consumers.follower import Follower
+from atomlog.consumers.generations import GenerationDirectory
+from atomlog.consumers.secondary import SecondaryView
+from atomlog.consumers.views import Health
+from atomlog.kernel.errors import AtomlogError
+from atomlog.kernel.model import Positions
+from atomlog.projections.base import Projection
+
+PROMOTE_SECONDS: Final = 1.0  # between two tries to take over from a follower that may have ended
+
+
+class Attachment:
+    """A `ProjectionView` that becomes the follower when it can. `may_follow` False: it only ever reads."""
+
+    def __init__(
+        self,
+        context: Context,
+        directory: GenerationDirectory,
+        kind: ProjectionKind,
+        view: Follower | SecondaryView,
+        *,
+        may_follow: bool,
+    ) -> None:
+        """Use `open`."""
+        self.name = kind.name
+        self._context = context
+        self._directory = directory
+        self._kind = kind
+        self._view = view
+        self._may_follow = may_follow
+        self._promoting = asyncio.Lock()
+        self._task = asyncio.create_task(self._try_now_and_then()) if may_follow else None
+
+    @classmethod
+    async def open(
+        cls,
+        context: Context,
+        directory: GenerationDirectory,
+        kind: ProjectionKind,
+        *,
+        deadline_us: int,
+        may_follow: bool = True,
+    ) -> "Attachment":
+        """Follow if the lock is free, else read. Raises what `Follower.start` and `SecondaryView.open` raise."""
+        lock = directory.try_lock() if may_follow else None
+        view: Follower | SecondaryView
+        if lock is not None:
+            view = await Follower.start(context, directory, kind, lock=lock)
+        else:
+            view = await SecondaryView.open(context, directory, kind, deadline_us=deadline_us)
+        return cls(context, directory, kind, view, may_follow=may_follow)
+
+    @property
+    def follower(self) -> Follower | None:
+        """The follower, when this process is the one; to pause it, or to wait for a generation."""
+        return self._view if isinstance(self._view, Follower) else None
+
+    @property
+    def generation(self) -> str:
+        return self._view.generation
+
+    @property
+    def health(self) -> Health:
+        return self._view.health
+
+    @property
+    def error(self) -> AtomlogError | None:
+        return self._view.error
+
+    def pinned(self) -> AbstractAsyncContextManager[Projection]:
+        return self._view.pinned()
+
+    def positions(self) -> Positions:
+        return self._view.positions()
+
+    async def catch_up(self) -> None:
+        await self._view.catch_up()
+
+    async def wait_for(self, positions: Positions, deadline_us: int) -> None:
+        await self._view.wait_for(positions, deadline_us)
+
+    async def lag(self) -> Mapping[int, Lag]:
+        return await self._view.lag()
+
+    async def status(self, revisions: int | None = None) -> dict[str, Any]:
+        return await self._view.status(revisions)
+
+    async def try_promote(self) -> bool:
+        """Become the follower if nobody is; True when this process follows now."""
+        async with self._promoting:
+            view = self._view
+            if isinstance(view, Follower):
+                return True
+            lock = self._directory.try_lock() if self._may_follow else None
+            if lock is None:
+                return False
+            follower = await Follower.start(self._context, self._directory, self._kind, lock=lock)
+            await self._reach(follower, view.positions())
+            self._view = follower
+            self._context.on_event({"event": "took_over", "projection": self.name})
+        await view.close()
+        return True
+
+    async def _reach(self, follower: Follower, positions: Positions) -> None:
+        """What readers saw last they see again: a rebuilt generation may first have to come as far."""
+        clock, settings = self._context.clock, self._context.settings
+        with suppress(AtomlogError):
+            await follower.wait_for(positions, clock.monotonic_us() + settings.read_timeout_ms * 1_000)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        async with self._promoting:
+            await self._view.close()
+
+    async def _try_now_and_then(self) -> None:
+        while self.follower is None:
+            await self._context.clock.sleep(PROMOTE_SECONDS)
+            try:
+                await self.try_promote()
+            except Exception as error:  # the next try may find another world
+                text = f"{type(error).__name__}: {error}"
+                self._context.on_event({"event": "promotion_failed", "projection": self.name, "error": text})

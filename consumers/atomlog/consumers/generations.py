@@ -1,0 +1,271 @@
+"""The generations of one projection on disk, and who may touch them.
+
+::
+
+    projections/<name>/CURRENT            the name of the generation that counts
+    projections/<name>/g000001/           one whole projection; a rebuild makes the next one beside it
+    projections/<name>/lock               flocked by the one process that follows the log for this projection
+    projections/<name>/rebuild.lock       flocked while a generation is built that is not current yet
+    projections/<name>/health.json        why the follower degraded or stopped, for other processes to show
+    projections/<name>/secondary-<pid>-<n>/   scratch of a process that reads beside the follower
+
+Locks are the operating system's and end with their holder; the numbers in the files are for people. A generation
+counts once CURRENT names it, which is one atomic, durable replacement.
+"""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+from atomlog.consumers.events import OnEvent, ignore
+from atomlog.consumers.processes import process_id
+from atomlog.kernel import jsontext
+from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.ports import File, Files
+
+_NAME: Final = re.compile(r"g(\d{6})")
+_SCRATCH: Final = re.compile(r"secondary-\d+-(\d+)")
+_SCRATCH_MAX: Final = 10_000  # secondaries beside one projection at once
+GENERATION_MAX: Final = 999_999
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One whole projection: its name and its directory."""
+
+    name: str
+    directory: str
+
+
+class HeldLock:
+    """A file lock of this process, until `release` or the end of the process."""
+
+    def __init__(self, file: File) -> None:
+        self._file: File | None = file
+
+    def release(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scratch:
+    """A directory of one secondary; its lock tells others that it is in use."""
+
+    directory: str
+    lock: HeldLock
+
+
+class GenerationDirectory:
+    """`projections/<name>` of the store at `root`. Any number of processes may have one; it holds no state.
+
+    Methods that change what others use say who may call them.
+    """
+
+    def __init__(self, files: Files, root: str, name: str, on_event: OnEvent = ignore) -> None:
+        self.name = name
+        self.directory = f"{root}/projections/{name}"
+        self._files = files
+        self._on_event = on_event
+
+    def current(self) -> Generation | None:
+        """The generation that CURRENT names; None when there is none, or CURRENT cannot be followed."""
+        found = self._read_current()
+        return found if isinstance(found, Generation) else None
+
+    def current_or_new(self) -> tuple[Generation, bool]:
+        """The current generation, or a new and unpublished one; True when it is new. Follower only.
+
+        A CURRENT that is missing beside generations, unreadable or points nowhere is said (`generation_lost`): the
+        projection then starts again from the beginning of the log.
+        """
+        found = self._read_current()
+        if isinstance(found, Generation):
+            return found, False
+        fresh = self.new_generation()
+        others = [name for name in self._generations() if name != fresh.name]
+        if found is not None or others:
+            reason = found or "CURRENT is missing although there are generations"
+            self._say("generation_lost", reason=reason, rebuilt_as=fresh.name, found=others)
+        return fresh, True
+
+    def new_generation(self) -> Generation:
+        """An empty directory with the next number. Follower, or holder of the rebuild lock."""
+        self._make()
+        named = self._read_current()
+        numbers = [int(name[1:]) for name in self._generations()]
+        if isinstance(named, Generation):
+            numbers.append(int(named.name[1:]))
+        number = max(numbers, default=0) + 1
+        if number > GENERATION_MAX:
+            raise fail("CORRUPT", f"{self.directory}: generation numbers are used up at {GENERATION_MAX}")
+        generation = self._generation(f"g{number:06d}")
+        self._files.make_directory(generation.directory)
+        return generation
+
+    def publish(self, generation: Generation) -> None:
+        """Make a generation the current one, durably. What is in it must be synced before."""
+        # 1. The entries of the generation, then its own entry, are durable before anything names it.
+        self._files.sync_directory(generation.directory)
+        self._files.sync_directory(self.directory)
+        # 2. One atomic replacement; readers see the old name or the new one.
+        self._files.write_atomic(f"{self.directory}/CURRENT", f"{generation.name}\n".encode())
+        self._say("generation_published", generation=generation.name)
+
+    def discard(self, generation: Generation) -> None:
+        """Remove a generation that was never published, or that nothing of this process uses any more."""
+        if self._files.exists(generation.directory):
+            self._files.remove_tree(generation.directory)
+
+    def sweep(self, in_use: Collection[str] = ()) -> list[str]:
+        """Remove generations that do not count and are not `in_use`, and abandoned scratch. Follower only.
+
+        A generation newer than CURRENT belongs to a rebuild and goes only when no rebuild runs: it is what a killed
+        one left. Other processes that read an old generation go on through their open files. Returns what went.
+        """
+        current = self.current()
+        if current is None:
+            return []
+        rebuild = self.try_rebuild_lock()
+        try:
+            stale = [
+                name
+                for name in self._generations()
+                if name != current.name and name not in in_use and (name < current.name or rebuild is not None)
+            ]
+            for name in stale:
+                self._files.remove_tree(f"{self.directory}/{name}")
+        finally:
+            if rebuild is not None:
+                rebuild.release()
+        removed = stale + self._sweep_scratch()
+        if removed:
+            self._say("swept", removed=removed)
+        return removed
+
+    def try_lock(self) -> HeldLock | None:
+        """The exclusive right to follow, or None when another process, or another part of this one, has it."""
+        return self._try("lock")
+
+    def lock(self) -> HeldLock:
+        """`try_lock`, or STORE_LOCKED naming the process that has it."""
+        return self._required("lock", "follows the log for it")
+
+    def try_rebuild_lock(self) -> HeldLock | None:
+        return self._try("rebuild.lock")
+
+    def rebuild_lock(self) -> HeldLock:
+        """The right to make a generation; STORE_LOCKED naming the process that has it."""
+        return self._required("rebuild.lock", "rebuilds or verifies it")
+
+    def holder(self) -> int | None:
+        """The number of the process that took the follower's lock last, for people; None when none is noted."""
+        return self._noted("lock")
+
+    def scratch(self) -> Scratch:
+        """A new scratch directory, locked; `drop` it when the secondary is closed."""
+        self._make()
+        for number in range(_SCRATCH_MAX):
+            directory = f"{self.directory}/secondary-{process_id()}-{number}"
+            if self._files.exists(directory):
+                continue
+            self._files.make_directory(directory)
+            held = self._try(f"secondary-{process_id()}-{number}/lock")
+            # A sweeper may have taken or removed the new directory in between: then it is not ours.
+            if held is not None and self._files.exists(f"{directory}/lock"):
+                return Scratch(directory=directory, lock=held)
+            if held is not None:
+                held.release()
+        raise fail("OVERLOADED", f"{self.directory}: {_SCRATCH_MAX} secondaries at once; close some readers")
+
+    def drop(self, scratch: Scratch) -> None:
+        if self._files.exists(scratch.directory):
+            self._files.remove_tree(scratch.directory)
+        scratch.lock.release()
+
+    def note_health(self, health: dict[str, Any]) -> None:
+        """Leave a word for processes that read beside the follower. Follower only."""
+        self._files.write_atomic(f"{self.directory}/health.json", jsontext.dumps(health) + b"\n")
+
+    def noted_health(self) -> dict[str, Any]:
+        """What `note_health` left; empty when nothing was noted or it cannot be read."""
+        try:
+            found = jsontext.parse_json(self._files.read(f"{self.directory}/health.json"), "health.json")
+        except (FileNotFoundError, AtomlogError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _read_current(self) -> Generation | str | None:
+        """The current generation, or why CURRENT leads nowhere, or None when there is no CURRENT."""
+        try:
+            raw = self._files.read(f"{self.directory}/CURRENT")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        name = raw[:64].decode("ascii", errors="replace").strip()
+        if not _NAME.fullmatch(name):
+            return f"CURRENT holds {name!r}, which is no generation"
+        generation = self._generation(name)
+        if not self._files.exists(generation.directory):
+            return f"CURRENT names {name}, which is not there"
+        return generation
+
+    def _generation(self, name: str) -> Generation:
+        return Generation(name=name, directory=f"{self.directory}/{name}")
+
+    def _generations(self) -> list[str]:
+        return [name for name in self._files.list(self.directory) if _NAME.fullmatch(name)]
+
+    def _sweep_scratch(self) -> list[str]:
+        removed = []
+        for name in self._files.list(self.directory):
+            held = self._try(f"{name}/lock") if _SCRATCH.fullmatch(name) else None
+            if held is not None:
+                self._files.remove_tree(f"{self.directory}/{name}")
+                held.release()
+                removed.append(name)
+        return removed
+
+    def _required(self, file: str, does_what: str) -> HeldLock:
+        held = self._try(file)
+        if held is not None:
+            return held
+        message = f"projection {self.name}: process {self._noted(file) or 'of unknown number'} {does_what}"
+        raise fail(
+            "STORE_LOCKED",
+            f"{message}; stop that process, or wait for it",
+            details=[{"path": self.name, "code": "STORE_LOCKED", "message": message, "pid": self._noted(file)}],
+            retry_after_ms=1_000,
+        )
+
+    def _try(self, file: str) -> HeldLock | None:
+        self._make()
+        try:
+            opened = self._files.open(f"{self.directory}/{file}", write=True, create=True)
+        except FileNotFoundError:
+            return None  # a scratch directory that went away meanwhile
+        except PermissionError:
+            raise fail("STORE_READ_ONLY", f"{self.directory} cannot be written by this user") from None
+        if not opened.lock():
+            opened.close()
+            return None
+        opened.truncate(0)
+        opened.write_at(0, f"{process_id()}\n".encode())
+        return HeldLock(opened)
+
+    def _noted(self, file: str) -> int | None:
+        try:
+            raw = self._files.read(f"{self.directory}/{file}").strip()
+        except FileNotFoundError:
+            return None
+        return int(raw) if raw.isdigit() else None
+
+    def _make(self) -> None:
+        try:
+            self._files.make_directory(self.directory)
+        except PermissionError:
+            raise fail("STORE_READ_ONLY", f"{self.directory} cannot be written by this user") from None
+
+    def _say(self, event: str, **fields: Any) -> None:
+        self._on_event({"event": event, "projection": self.name, **fields})

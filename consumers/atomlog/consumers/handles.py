@@ -1,0 +1,49 @@
+"""One opened generation of a projection, and the readers that use it at the moment."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from atomlog.consumers.generations import Generation, GenerationDirectory, Scratch
+from atomlog.consumers.waiting import Signal, first_of
+from atomlog.kernel.model import Positions
+from atomlog.kernel.ports import Clock, Workers
+from atomlog.projections.base import Projection
+
+
+class Handle:
+    """An opened generation. It is closed only when nobody has it pinned."""
+
+    def __init__(self, generation: Generation, projection: Projection, scratch: Scratch | None = None) -> None:
+        self.generation = generation
+        self.projection = projection
+        self.pins = 0
+        self._scratch = scratch
+        self._unpinned = Signal()
+
+    @asynccontextmanager
+    async def pinned(self) -> AsyncIterator[Projection]:
+        """The projection, not to be closed inside."""
+        self.pins += 1
+        try:
+            yield self.projection
+        finally:
+            self.pins -= 1
+            if self.pins == 0:
+                self._unpinned.notify()
+
+    def positions(self, partitions: Iterable[int]) -> Positions:
+        """The read position of each partition."""
+        return {partition: self.projection.checkpoint(partition).position - 1 for partition in partitions}
+
+    async def drained(self, clock: Clock, seconds: float) -> bool:
+        """Until nobody has it pinned, or for `seconds`; says which."""
+        deadline_us = clock.monotonic_us() + int(seconds * 1_000_000)
+        while self.pins and (left_us := deadline_us - clock.monotonic_us()) > 0:
+            await first_of(self._unpinned.wait(), clock.sleep(left_us / 1_000_000))
+        return self.pins == 0
+
+    async def close(self, workers: Workers, directory: GenerationDirectory) -> None:
+        await workers.run(self.projection.close)
+        if self._scratch is not None:
+            directory.drop(self._scratch)
+            self._scratch = None

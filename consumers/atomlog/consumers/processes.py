@@ -1,0 +1,18 @@
+"""What the operating system knows of processes. Only this module of the consumers asks it."""
+
+import os
+import sys
+
+from atomlog.kernel.system import process_id
+
+__all__ = ["interpreter", "process_id", "processors"]
+
+
+def processors() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def interpreter() -> str:
+    """The path of the running Python, to start another process of this program with."""
+    return sys.executable
