@@ -120,7 +120,10 @@ def encode(kind: str, datum: Datum) -> bytes:
 
 def encode_datum(schema: Schema, datum: Datum) -> bytes:
     out = io.BytesIO()
-    fastavro.schemaless_writer(out, schema.parsed, datum, strict=True)
+    try:
+        fastavro.schemaless_writer(out, schema.parsed, datum, strict=True)
+    except (TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{schema.name}: {error}") from None
     encoded = out.getvalue()
     if decode_datum(schema, encoded) != datum:
         raise ValueError(f"{schema.name}: the datum does not survive its encoding")
