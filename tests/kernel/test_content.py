@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import re
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.keys import KeyAllocator, KeyRing
 from atomlog.kernel.keystore import MemoryKeyStore
 from atomlog.kernel.ports import BlobStore
-from atomlog.kernel.sealing import seal, unseal
+from atomlog.kernel.sealing import MasterKey, request_key, seal, unseal
 from atomlog.kernel.system import SystemFiles
 from atomlog.kernel.text import BlobRef, with_blob
 from atomlog.schemas import codec
@@ -120,6 +121,34 @@ def test_the_seal_is_over_the_schema_and_the_clear_part() -> None:
     assert sealed[:12] == NONCE
     assert codec.load("RevisionV1").fingerprint == REVISION_SCHEMA
     assert unseal(CONTENT_KEY, sealed, codec.load("RevisionV1").fingerprint + clear) == b"content"
+
+
+def test_the_vectors_in_the_documentation_are_what_is_written() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
+    vectors = dict(re.findall(r"^\| ([^|]+) \| `([0-9a-f]+)` \|$", page, re.MULTILINE))
+    key, nonce, atom = bytes(range(32)), bytes(range(12)), b"\x01" * 16
+    clear = Clear(
+        atom_id=atom,
+        revision_id=b"\x02" * 16,
+        previous=None,
+        key_id=b"\x03" * 8 + b"\x04",
+        recorded_at_us=1_700_000_000_000_000,
+        retired=False,
+        schema="source",
+        policy="notes",
+    )
+    content = encode_content(Content(value=b'"tea"', origins=(), provenance=Provenance(kind="source")))
+    blob = seal_blob(key, nonce, atom, "tea")
+    made = {
+        "fingerprint of RevisionV1": REVISION_SCHEMA,
+        "ContentV1": content,
+        "sealed content": seal_content(key, nonce, content, encode_clear(clear)),
+        "blob of the text `tea`": blob.sealed,
+        "its address": blob.reference.address,
+        "id of the key as a master key": MasterKey(key=key).id,
+        "`request_key` of principal `local`, idempotency key `k-1`": request_key(key, "local", "k-1"),
+    }
+    assert {name: vectors.get(name) for name in made} == {name: raw.hex() for name, raw in made.items()}
 
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS)

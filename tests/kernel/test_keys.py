@@ -1,6 +1,7 @@
 """The ring finds keys and says why it cannot; the allocator hands each key out once and destroys what is unused."""
 
 import asyncio
+import gc
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -287,6 +288,24 @@ def test_a_failed_refill_is_told_to_who_needs_it_and_tried_again() -> None:
         allocator.take()
 
     asyncio.run(work())
+
+
+def test_a_failed_refill_that_nobody_waits_for_is_not_reported_as_lost() -> None:
+    async def work() -> list[dict[str, object]]:
+        lost: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: lost.append(context))
+        store = FaultyKeyStore()
+        allocator = await started(ring_of(store))
+        await allocator.reserve(256)
+        for _ in range(256):
+            allocator.take()
+        store.put_error = OSError("disk")
+        await allocator.reserve(1)
+        await allocator.close()
+        gc.collect()
+        return lost
+
+    assert asyncio.run(work()) == []
 
 
 def test_a_reservation_that_is_given_up_does_not_stop_the_refill() -> None:
