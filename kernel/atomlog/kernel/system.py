@@ -9,9 +9,21 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import NoReturn, TypeVar
+
+from atomlog.kernel.errors import EXIT_FATAL
 
 T = TypeVar("T")
+
+
+def process_id() -> int:
+    return os.getpid()
+
+
+def end_process(message: str) -> NoReturn:
+    """One line to stderr, then exit 70 at once: no handler runs and nothing more is written to any file."""
+    os.write(2, f"atomlog: {message}\n".encode())
+    os._exit(EXIT_FATAL)
 
 
 class SystemClock:
@@ -47,6 +59,7 @@ class SystemFile:
     def __init__(self, descriptor: int, path: str) -> None:
         self._descriptor = descriptor
         self._path = path
+        self._locked_by: int | None = None
 
     def append(self, data: bytes) -> None:
         os.lseek(self._descriptor, 0, os.SEEK_END)
@@ -84,9 +97,12 @@ class SystemFile:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 return False
             raise
+        self._locked_by = os.getpid()
         return True
 
     def close(self) -> None:
+        if self._locked_by == os.getpid():  # a child that was forked since keeps the lock alive otherwise
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         os.close(self._descriptor)
 
 
