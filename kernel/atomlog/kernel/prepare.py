@@ -13,7 +13,7 @@ from atomlog.kernel.decide import Assigned, Prepared
 from atomlog.kernel.errors import AtomlogError, Detail, fail
 from atomlog.kernel.heads import PENDING, HeadView, RevisionPlace
 from atomlog.kernel.ids import uuid7
-from atomlog.kernel.keys import KeyAllocator, KeyRing
+from atomlog.kernel.keys import KeyRing
 from atomlog.kernel.ports import Clock, Log, Randomness, Receipts
 from atomlog.kernel.sealing import request_digest, request_key
 from atomlog.kernel.tail import EffectiveRecord
@@ -134,9 +134,10 @@ class Preparer:
                 await self.ring.key(head.clear.key_id)
 
 
-def new_digest_key(allocator: KeyAllocator) -> bytes:
-    """The id of the key that a new space's digests will be made with."""
-    return allocator.take()[0]
+def cites_receipts(request: model.WriteRequest) -> bool:
+    """Whether the request rests on receipts, which then have to be durable before it is."""
+    cited = any(not isinstance(change, model.Retire) and change.provenance.receipts for change in request.changes)
+    return cited or bool(_handles_of(request))
 
 
 def _handles_of(request: model.WriteRequest) -> list[tuple[str, model.Handle]]:

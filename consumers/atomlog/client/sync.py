@@ -1,0 +1,130 @@
+"""`Store`: the store for programs without an event loop. One background thread runs the asynchronous one."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from atomlog.consumers.status import Status
+from atomlog.consumers.store import AsyncStore, Id
+from atomlog.kernel.model import Outcome, WriteResult
+from atomlog.projections.read.page import Page
+from atomlog.projections.read.receipts import ReadReceipt
+
+T = TypeVar("T")
+
+
+class _Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="atomlog-store", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`; an interrupt here cancels it there."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class Store:
+    """An open store. Methods, arguments and errors are those of `AsyncStore`; safe to use from several threads."""
+
+    def __init__(self, loop: _Loop, store: AsyncStore) -> None:
+        """Use `open`."""
+        self._loop = loop
+        self._store = store
+        self._closed = False
+
+    @classmethod
+    def open(cls, directory: str, **options: Any) -> "Store":
+        """Open a store, making it when the directory is absent or empty. See `AsyncStore.open`."""
+        loop = _Loop()
+        try:
+            return cls(loop, loop.run(AsyncStore.open(directory, **options)))
+        except BaseException:
+            loop.close()
+            raise
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            try:
+                self._loop.run(self._store.close())
+            finally:
+                self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def write(self, batch: object) -> WriteResult:
+        """Write one batch, all of it or nothing."""
+        return self._loop.run(self._store.write(batch))
+
+    def outcome(self, key: str, **where: Any) -> Outcome:
+        """What is known of an idempotency key."""
+        return self._loop.run(self._store.outcome(key, **where))
+
+    def get(self, ids: Id | Sequence[Id], **options: Any) -> Page:
+        """Atoms by id."""
+        return self._loop.run(self._store.get(ids, **options))
+
+    def history(self, atom: Id, **options: Any) -> Page:
+        """Every revision of an atom, oldest first."""
+        return self._loop.run(self._store.history(atom, **options))
+
+    def relations(self, **options: Any) -> Page:
+        """The atoms that refer to `target`, or those that `of` refers to."""
+        return self._loop.run(self._store.relations(**options))
+
+    def members(self, group: Id, **options: Any) -> Page:
+        """Members of a group, with set algebra."""
+        return self._loop.run(self._store.members(group, **options))
+
+    def groups(self, member: Id, **options: Any) -> Page:
+        """The groups that an atom is in."""
+        return self._loop.run(self._store.groups(member, **options))
+
+    def recall(self, text: str | None = None, **options: Any) -> Page:
+        """Atoms by natural language or by query vectors."""
+        return self._loop.run(self._store.recall(text, **options))
+
+    def read(self, selector: Mapping[str, Any], **options: Any) -> Page:
+        """A page of what a selector asks for."""
+        return self._loop.run(self._store.read(selector, **options))
+
+    def receipt(self, receipt: str | ReadReceipt) -> ReadReceipt:
+        """A receipt by its id."""
+        return self._loop.run(self._store.receipt(receipt))
+
+    def replay(self, receipt: str | ReadReceipt) -> Page:
+        """The page of a receipt again, the same bytes."""
+        return self._loop.run(self._store.replay(receipt))
+
+    def verify_receipt(self, receipt: str | ReadReceipt) -> Any:
+        """Search again at a receipt's positions and report the overlap."""
+        return self._loop.run(self._store.verify_receipt(receipt))
+
+    def status(self) -> Status:
+        """Where each partition and projection stands."""
+        return self._loop.run(self._store.status())
+
+    def wait_until_current(self, timeout_s: float = 10.0) -> None:
+        """Until every projection has applied what the log holds now."""
+        self._loop.run(self._store.wait_until_current(timeout_s))

@@ -1,0 +1,213 @@
+"""The parts of an open store. This is the composition root: the one module that names what stands behind the ports."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from atomlog.consumers.context import Context, ProjectionKind
+from atomlog.consumers.events import OnEvent, ignore
+from atomlog.consumers.kinds import RocksKind
+from atomlog.consumers.owner_socket import NAME as OWNER_SOCKET
+from atomlog.consumers.store_config import StoreConfig
+from atomlog.kernel.blobs import DirectoryBlobStore
+from atomlog.kernel.bounds import Bounds
+from atomlog.kernel.content import ContentOpener
+from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.keys import KeyRing
+from atomlog.kernel.keystore import SqliteKeyStore
+from atomlog.kernel.log.embedded import EmbeddedLog, create_log
+from atomlog.kernel.ports import Clock, Files, KeyStore, Randomness, Workers
+from atomlog.kernel.sealing import create_master_key, load_master_key
+from atomlog.kernel.settings import Settings
+from atomlog.kernel.system import SystemClock, SystemFiles, SystemRandomness, ThreadWorkers
+from atomlog.kernel.vector_spaces import VectorSpace, parse_vector_space
+from atomlog.projections.encoders import Encoder, encoder_of
+from atomlog.projections.ids import Ids
+from atomlog.projections.postings import Postings
+from atomlog.projections.read.journal import Journal
+from atomlog.projections.read.shelf import MemoryShelf, Shelf, SqliteShelf
+from atomlog.projections.relations import Relations
+
+MASTER_KEY: Final = "master.key"
+PROJECTIONS: Final = ("ids", "relations", "postings", "vectors")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The world outside the store."""
+
+    files: Files = field(default_factory=SystemFiles)
+    clock: Clock = field(default_factory=SystemClock)
+    randomness: Randomness = field(default_factory=SystemRandomness)
+    workers: Workers = field(default_factory=ThreadWorkers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What stands behind an open store."""
+
+    directory: str
+    config: StoreConfig
+    machine: Machine
+    settings: Settings
+    bounds: Bounds
+    read_only: bool
+    on_event: OnEvent
+    log: EmbeddedLog
+    keys: KeyStore
+    ring: KeyRing
+    blobs: DirectoryBlobStore
+    content: ContentOpener
+    journal: Journal
+    spaces: Mapping[str, VectorSpace]
+    encoders: Mapping[str, Encoder]
+
+    @property
+    def context(self) -> Context:
+        """What the consumers of this store follow the log with."""
+        machine = self.machine
+        return Context(
+            log=self.log,
+            config=self.config,
+            clock=machine.clock,
+            workers=machine.workers,
+            settings=self.settings,
+            on_event=self.on_event,
+        )
+
+    async def close(self) -> None:
+        await self.journal.close()
+        await self.log.close()
+        await self.keys.close()
+
+
+def create_store(
+    directory: str,
+    *,
+    partitions: int,
+    shard_rows: int,
+    vector_spaces: tuple[str, ...],
+    master_key_file: str | None,
+    machine: Machine,
+) -> StoreConfig:
+    """Make a store in an absent or empty directory, durable on return. Nothing is claimed.
+
+    Raises INVALID_INPUT when the directory is in use, STORE_READ_ONLY, and what a wrong argument deserves.
+    """
+    files = machine.files
+    for index, space in enumerate(vector_spaces):
+        parse_vector_space(space, f"vector_spaces[{index}]")
+    config = StoreConfig(
+        log_id=machine.randomness.token(16),
+        partitions=partitions,
+        shard_rows=shard_rows,
+        vector_spaces=vector_spaces,
+    )
+    try:
+        if files.exists(directory) and files.list(directory):
+            raise fail("INVALID_INPUT", f"{directory} is not empty; a store is made in an absent or empty directory")
+        files.make_directory(directory)
+        key_path = master_key_file or f"{directory}/{MASTER_KEY}"
+        if load_master_key(files, key_path) is None:
+            create_master_key(files, machine.randomness, key_path)
+        create_log(files, directory, config.log_id, partitions)
+        # Last: a directory is a store when store.json says so.
+        config.save(files, directory)
+    except NotADirectoryError:
+        raise fail("INVALID_INPUT", f"{directory} is a file; a store is a directory") from None
+    except PermissionError as error:
+        raise fail("STORE_READ_ONLY", f"{directory}: {error}") from None
+    return config
+
+
+def open_parts(
+    directory: str,
+    config: StoreConfig,
+    *,
+    settings: Settings,
+    master_key_file: str | None = None,
+    read_only: bool = False,
+    machine: Machine | None = None,
+    on_event: OnEvent = ignore,
+) -> Parts:
+    """Open everything but the projections and the write side. Takes no lock."""
+    machine = machine or Machine()
+    keys = SqliteKeyStore(f"{directory}/keys.sqlite", machine.workers)
+    master = load_master_key(machine.files, _key_path(directory, config, master_key_file))
+    if master is None and master_key_file is not None:
+        raise fail("INVALID_INPUT", f"{master_key_file}: there is no such master key file")
+    ring = KeyRing(
+        keys,
+        master=master,
+        randomness=machine.randomness,
+        clock=machine.clock,
+        key_wait_ms=settings.key_wait_ms,
+    )
+    blobs = DirectoryBlobStore(machine.files, machine.workers, f"{directory}/blobs")
+    spaces = {space: parse_vector_space(space, "vector_spaces") for space in config.vector_spaces}
+    return Parts(
+        directory=directory,
+        config=config,
+        machine=machine,
+        settings=settings,
+        bounds=Bounds(),
+        read_only=read_only or config.read_only,
+        on_event=on_event,
+        log=EmbeddedLog(
+            files=machine.files,
+            workers=machine.workers,
+            clock=machine.clock,
+            directory=directory,
+            log_id=config.log_id,
+            partitions=config.partitions,
+            settings=settings,
+            owner_info={"endpoint": f"unix:{OWNER_SOCKET}"},
+        ),
+        keys=keys,
+        ring=ring,
+        blobs=blobs,
+        content=ContentOpener(ring, blobs),
+        journal=Journal(
+            _shelf(directory, read_only=read_only),
+            clock=machine.clock,
+            randomness=machine.randomness,
+            workers=machine.workers,
+            settings=settings,
+        ),
+        spaces=spaces,
+        encoders={name: encoder_of(space, machine.workers) for name, space in spaces.items()},
+    )
+
+
+def projection_kinds(parts: Parts) -> Mapping[str, ProjectionKind]:
+    """How each projection of a store is opened, by name."""
+    partitions, settings = parts.config.partitions, parts.settings
+    cache = settings.block_cache_bytes
+    kinds: tuple[ProjectionKind, ...] = (
+        RocksKind(name="ids", make=lambda kv: Ids(kv, partitions), block_cache_bytes=cache),
+        RocksKind(name="relations", make=lambda kv: Relations(kv, partitions), block_cache_bytes=cache),
+        RocksKind(
+            name="postings",
+            make=lambda kv: Postings(kv, partitions, window=settings.postings_window),
+            block_cache_bytes=cache,
+        ),
+    )
+    return {kind.name: kind for kind in kinds}
+
+
+def _key_path(directory: str, config: StoreConfig, given: str | None) -> str:
+    if given is not None:
+        return given
+    return config.replay.master_key if config.replay is not None else f"{directory}/{MASTER_KEY}"
+
+
+def _shelf(directory: str, *, read_only: bool) -> Shelf:
+    """Receipts in `reads.sqlite`; in memory where the directory cannot be written."""
+    if read_only:
+        return MemoryShelf()
+    try:
+        return SqliteShelf(f"{directory}/reads.sqlite")
+    except AtomlogError as error:
+        if error.code != "STORE_READ_ONLY":
+            raise
+        return MemoryShelf()

@@ -1,0 +1,398 @@
+"""The store object behind every face: opening, writing, reading, and what operators ask.
+
+Opening takes no decision about who owns what: the write side takes the log if nobody has it, and each projection is
+followed by this process if nobody else does.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Any, Final, Self
+
+from atomlog.consumers.attachment import Attachment
+from atomlog.consumers.events import OnEvent, ignore
+from atomlog.consumers.generations import GenerationDirectory
+from atomlog.consumers.parts import PROJECTIONS, Machine, Parts, create_store, open_parts, projection_kinds
+from atomlog.consumers.status import Status, store_status
+from atomlog.consumers.store_config import SHARD_ROWS, VECTOR_SPACES, StoreConfig
+from atomlog.consumers.writing import WriteSide
+from atomlog.kernel import model
+from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.ids import invalid, parse_id, parse_key, parse_name
+from atomlog.kernel.settings import Settings
+from atomlog.kernel.times import parse_time
+from atomlog.projections.ids import Ids
+from atomlog.projections.postings import Postings
+from atomlog.projections.read.indexes import IndexSet
+from atomlog.projections.read.page import Page
+from atomlog.projections.read.reader import Reader, ReadOptions
+from atomlog.projections.read.receipts import ReadReceipt
+from atomlog.projections.read.refs import DEFAULT_SPACE, KeyHome
+from atomlog.projections.read.selectors import Selector, parse_selector
+from atomlog.projections.relations import Relations
+from atomlog.projections.vectors import Vectors
+
+OPEN_SECONDS: Final = 10.0
+
+Id = str | bytes | Mapping[str, Any]
+"""An atom: UUID text, `key:TEXT`, `RECEIPT#a1`, `{"key", "space", "policy"}`, or 16 raw bytes."""
+
+
+class AsyncStore:
+    """An open store. `async with AsyncStore.open(directory) as store: …`, or `await` it and `close` later."""
+
+    def __init__(self, parts: Parts, writing: WriteSide, views: Mapping[str, Attachment]) -> None:
+        """Use `open`."""
+        self._parts = parts
+        self._writing = writing
+        self._views = views
+        self._closed = False
+        self._reader = Reader(
+            indexes=_Leases(views),
+            content=parts.content,
+            journal=parts.journal,
+            encoders=parts.encoders,
+            log=parts.log,
+            clock=parts.machine.clock,
+            settings=parts.settings,
+            catch_up=self._catch_up,
+        )
+
+    # -- opening and closing
+
+    @classmethod
+    async def init(
+        cls,
+        directory: str,
+        *,
+        partitions: int = 1,
+        master_key_file: str | None = None,
+        shard_rows: int = SHARD_ROWS,
+        vector_spaces: Sequence[str] = VECTOR_SPACES,
+        machine: Machine | None = None,
+    ) -> StoreConfig:
+        """Make a store in an absent or empty directory. Writes no record.
+
+        Raises INVALID_INPUT (directory in use, wrong argument), STORE_READ_ONLY.
+        """
+        return create_store(
+            directory,
+            partitions=partitions,
+            shard_rows=shard_rows,
+            vector_spaces=tuple(vector_spaces),
+            master_key_file=master_key_file,
+            machine=machine or Machine(),
+        )
+
+    @classmethod
+    async def open(
+        cls,
+        directory: str,
+        *,
+        create: bool = True,
+        settings: Settings | None = None,
+        master_key_file: str | None = None,
+        read_only: bool = False,
+        projections: Sequence[str] = PROJECTIONS,
+        machine: Machine | None = None,
+        on_event: OnEvent = ignore,
+    ) -> "AsyncStore":
+        """Open a store, making it first when `create` and the directory is absent or empty.
+
+        `projections`: those this process reads, and follows when nobody else does. `read_only`: takes no lock, follows
+        nothing, writes nothing.
+
+        Raises:
+            STORE_NOT_FOUND, STORE_TOO_NEW, STORE_READ_ONLY, STORE_LOCKED, CORRUPT, LOG_MISMATCH, LOG_DIVERGED,
+            UPGRADE_REQUIRED: each with what it found and the way out.
+        """
+        machine = machine or Machine()
+        for name in projections:
+            if name not in PROJECTIONS:
+                raise invalid("projections", f"{name!r} is none of {', '.join(PROJECTIONS)}")
+        files = machine.files
+        if create and not read_only and not (files.exists(directory) and files.list(directory)):
+            await cls.init(directory, master_key_file=master_key_file, machine=machine)
+        config = StoreConfig.load(files, directory)
+        parts = open_parts(
+            directory,
+            config,
+            settings=settings or Settings(),
+            master_key_file=master_key_file,
+            read_only=read_only,
+            machine=machine,
+            on_event=on_event,
+        )
+        async with AsyncExitStack() as opening:
+            opening.push_async_callback(parts.close)
+            writing = WriteSide(parts)
+            opening.push_async_callback(writing.close)
+            if not parts.read_only:
+                await writing.open()
+            views = await _open_views(parts, projections, opening)
+            opening.pop_all()
+        return cls(parts, writing, views)
+
+    async def close(self) -> None:
+        """Answer what is in hand, make everything durable, release every lock."""
+        if self._closed:
+            return
+        self._closed = True
+        async with AsyncExitStack() as closing:
+            closing.push_async_callback(self._parts.close)
+            for view in self._views.values():
+                closing.push_async_callback(view.close)
+            closing.push_async_callback(self._writing.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def directory(self) -> str:
+        return self._parts.directory
+
+    @property
+    def config(self) -> StoreConfig:
+        return self._parts.config
+
+    @property
+    def views(self) -> Mapping[str, Attachment]:
+        """The projections of this process, to pause one or to ask for its lag."""
+        return self._views
+
+    # -- writing
+
+    async def write(self, batch: object) -> model.WriteResult:
+        """Write one batch, all of it or nothing. `batch` is a mapping of the documented shape.
+
+        Raises the typed errors of docs/errors.md; IN_DOUBT means: send the same batch again.
+        """
+        self._check_open()
+        return await self._writing.write(batch, model.LOCAL_PRINCIPAL)
+
+    async def outcome(self, key: str, *, space: str = DEFAULT_SPACE) -> model.Outcome:
+        """What is known of an idempotency key: accepted (with the result), never, or unknown."""
+        self._check_open()
+        return await self._writing.outcome(parse_name(space, "space"), parse_key(key, "key"), model.LOCAL_PRINCIPAL)
+
+    # -- reading
+
+    async def get(
+        self,
+        ids: Id | Sequence[Id],
+        *,
+        space: str = DEFAULT_SPACE,
+        policy: str | None = None,
+        revision: str | None = None,
+        **options: Any,
+    ) -> Page:
+        """Atoms by id: heads, or as of `at` / `as_of`, or one `revision`. NOT_FOUND for a single one that is absent."""
+        wanted = list(ids) if isinstance(ids, list | tuple) else [ids]
+        selector = {"type": "ids", "ids": wanted} | ({} if revision is None else {"revision": revision})
+        return await self.read(selector, space=space, policy=policy, **options)
+
+    async def history(self, atom: Id, *, space: str = DEFAULT_SPACE, policy: str | None = None, **options: Any) -> Page:
+        """Every revision of an atom, oldest first."""
+        return await self.read({"type": "history", "atom": atom}, space=space, policy=policy, **options)
+
+    async def relations(
+        self,
+        *,
+        target: Id | None = None,
+        of: Id | None = None,
+        role: str | None = None,
+        space: str = DEFAULT_SPACE,
+        policy: str | None = None,
+        **options: Any,
+    ) -> Page:
+        """The atoms that refer to `target` (in `role`), or those that `of` refers to."""
+        if (target is None) == (of is None):
+            raise invalid("relations", "give either target or of")
+        selector: dict[str, Any] = {"type": "slots", "atom": of}
+        if of is None:
+            selector = {"type": "relations", "target": target} | ({} if role is None else {"role": role})
+        elif role is not None:
+            raise invalid("role", "goes with target, not with of")
+        return await self.read(selector, space=space, policy=policy, **options)
+
+    async def members(
+        self,
+        group: Id,
+        *,
+        and_: Sequence[Id] = (),
+        or_: Sequence[Id] = (),
+        not_: Sequence[Id] = (),
+        include_retired: bool = False,
+        space: str = DEFAULT_SPACE,
+        policy: str | None = None,
+        **options: Any,
+    ) -> Page:
+        """Members of (group ∪ or_…) ∩ and_… ∖ not_…, by order key and then atom id."""
+        selector = {
+            "type": "members",
+            "group": group,
+            "and": list(and_),
+            "or": list(or_),
+            "not": list(not_),
+            "include_retired": include_retired,
+        }
+        return await self.read(selector, space=space, policy=policy, **options)
+
+    async def groups(
+        self, member: Id, *, space: str = DEFAULT_SPACE, policy: str | None = None, **options: Any
+    ) -> Page:
+        """The groups that an atom is a member of."""
+        return await self.read({"type": "groups", "member": member}, space=space, policy=policy, **options)
+
+    async def recall(
+        self,
+        text: str | None = None,
+        *,
+        context: str | None = None,
+        reasoning: str | None = None,
+        vectors: Mapping[str, Sequence[float]] | None = None,
+        scope: Mapping[str, Any] | None = None,
+        limit: int = 10,
+        space: str = DEFAULT_SPACE,
+        policy: str | None = None,
+        **options: Any,
+    ) -> Page:
+        """Atoms by natural language (or by query vectors), most relevant first, by `cosine-max-v1`."""
+        asked = {"text": text, "context": context, "reasoning": reasoning, "vectors": vectors, "scope": scope}
+        selector = {"type": "recall", **{name: value for name, value in asked.items() if value is not None}}
+        return await self.read(selector, space=space, policy=policy, limit=limit, **options)
+
+    async def read(
+        self,
+        selector: Selector | Mapping[str, Any],
+        *,
+        space: str = DEFAULT_SPACE,
+        policy: str | None = None,
+        consistency: str | None = None,
+        at: int | Mapping[int, int] | None = None,
+        as_of: str | None = None,
+        at_least: model.WriteReceipt | Mapping[str, Any] | None = None,
+        limit: int | None = None,
+        continuation: str | None = None,
+        timeout_s: float | None = None,
+        session: str | None = None,
+    ) -> Page:
+        """A page of what a selector asks for. `space` and `policy` say where `key:TEXT` is computed.
+
+        `at`: a position of the atom's own partition, or partition → position. `as_of`: RFC 3339 with offset.
+        `at_least`: a write receipt to wait for.
+        """
+        self._check_open()
+        home = KeyHome(
+            space=parse_name(space, "space"), policy=None if policy is None else parse_name(policy, "policy")
+        )
+        parsed = parse_selector(selector, home=home) if isinstance(selector, Mapping) else selector
+        options = ReadOptions(
+            consistency=consistency,
+            at=at,
+            as_of_us=None if as_of is None else parse_time(as_of, "as_of"),
+            at_least=None if at_least is None else _positions_of(at_least),
+            limit=limit,
+            continuation=continuation,
+            timeout_ms=None if timeout_s is None else int(timeout_s * 1_000),
+            session=session,
+        )
+        return await self._reader.read(parsed, options)
+
+    async def receipt(self, receipt: str | ReadReceipt) -> ReadReceipt:
+        """A receipt by its id. RECEIPT_EXPIRED when it is not kept (any more)."""
+        return (await self._parts.journal.receipt(_receipt_id(receipt)))[0]
+
+    async def replay(self, receipt: str | ReadReceipt) -> Page:
+        """The page of a receipt again, the same bytes, without searching."""
+        self._check_open()
+        return await self._reader.replay(_receipt_id(receipt))
+
+    async def verify_receipt(self, receipt: str | ReadReceipt) -> Any:
+        """Search again at the receipt's positions and report the overlap."""
+        self._check_open()
+        return await self._reader.verify(_receipt_id(receipt))
+
+    # -- for operators
+
+    async def status(self) -> Status:
+        """Per partition: end, term, owner, batches. Per projection: position, lag, health."""
+        return await store_status(self._parts, self._writing, self._views)
+
+    async def wait_until_current(self, timeout_s: float = 10.0) -> None:
+        """Until every projection of this process has applied what the log holds now; INDEX_LAGGING otherwise."""
+        log = self._parts.log
+        ends = {partition: await log.end(partition) - 1 for partition in range(self.config.partitions)}
+        deadline_us = self._parts.machine.clock.monotonic_us() + int(timeout_s * 1_000_000)
+        for view in self._views.values():
+            await view.wait_for(ends, deadline_us)
+
+    async def _catch_up(self, names: Sequence[str], positions: model.Positions, deadline_us: int) -> None:
+        for name in names:
+            try:
+                await self._views[name].wait_for(positions, deadline_us)
+            except AtomlogError as error:
+                if error.code != "INDEX_LAGGING":
+                    raise
+                return  # the read says which index is behind, and how far
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise invalid("store", "the store is closed")
+
+
+class _Leases:
+    """The indexes of one process for one read: each stays open and the same until the read gives it back."""
+
+    def __init__(self, views: Mapping[str, Attachment]) -> None:
+        self._views = views
+
+    @asynccontextmanager
+    async def lease(self) -> AsyncIterator[IndexSet]:
+        for view in self._views.values():
+            await view.catch_up()
+        async with AsyncExitStack() as pins:
+            found = {name: await pins.enter_async_context(view.pinned()) for name, view in self._views.items()}
+            ids = found.get("ids")
+            if not isinstance(ids, Ids):
+                raise fail("CONSISTENCY_UNAVAILABLE", "this process has no ids index, which every read needs")
+            relations, postings, vectors = (found.get(name) for name in ("relations", "postings", "vectors"))
+            yield IndexSet(
+                ids=ids,
+                relations=relations if isinstance(relations, Relations) else None,
+                postings=postings if isinstance(postings, Postings) else None,
+                vectors=vectors if isinstance(vectors, Vectors) else None,
+                generations={name: view.generation for name, view in self._views.items()},
+            )
+
+
+async def _open_views(parts: Parts, projections: Sequence[str], opening: AsyncExitStack) -> Mapping[str, Attachment]:
+    kinds, context = projection_kinds(parts), parts.context
+    deadline_us = parts.machine.clock.monotonic_us() + int(OPEN_SECONDS * 1_000_000)
+    views: dict[str, Attachment] = {}
+    for name in projections:
+        directory = GenerationDirectory(parts.machine.files, parts.directory, name, parts.on_event)
+        views[name] = await Attachment.open(
+            context, directory, kinds[name], deadline_us=deadline_us, may_follow=not parts.read_only
+        )
+        opening.push_async_callback(views[name].close)
+    return views
+
+
+def _positions_of(receipt: model.WriteReceipt | Mapping[str, Any]) -> model.Positions:
+    """The place to wait for: a write receipt as an object or as JSON."""
+    if isinstance(receipt, model.WriteReceipt):
+        return {receipt.partition: receipt.position}
+    partition, position = receipt.get("partition"), receipt.get("position")
+    if type(partition) is not int or type(position) is not int:
+        raise invalid("at_least", "must be a write receipt with partition and position")
+    return {partition: position}
+
+
+def _receipt_id(receipt: str | ReadReceipt) -> bytes:
+    return receipt.receipt if isinstance(receipt, ReadReceipt) else parse_id(receipt, "receipt")

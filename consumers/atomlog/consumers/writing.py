@@ -1,0 +1,293 @@
+"""The write side of an open store: by its own owners where it holds the log, else through the process that does.
+
+One process holds all partitions of an embedded store. Whoever finds nobody takes the lock; whoever finds somebody
+forwards. When the holder goes away, a forwarding process takes over with its next write: the idempotency key makes
+sending the same request twice safe.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+from atomlog.consumers.generations import GenerationDirectory
+from atomlog.consumers.owner_socket import NAME, OwnerConnection, OwnerServer
+from atomlog.consumers.parts import Parts
+from atomlog.consumers.processes import process_id
+from atomlog.kernel import model
+from atomlog.kernel.decide import Rules
+from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.heads import Heads, Place
+from atomlog.kernel.ids import parse_id, partition_of
+from atomlog.kernel.owner import Owner
+from atomlog.kernel.prepare import cites_receipts
+from atomlog.kernel.requests import parse_write
+from atomlog.kernel.rocks import RocksKv, open_primary
+from atomlog.kernel.world import World
+
+ATTEMPTS_MAX: Final = 5  # to reach a holder, or become one, before giving up
+RETRY_S: Final = 0.05
+RIGHTS: Final = frozenset({"read", "write", "mark-source", "purge", "admin"})  # of the principal `local`
+DISK_CHECK_US: Final = 1_000_000
+
+
+class Holder:
+    """This process holds the store: one owner a partition, and `owner.sock` for everybody else."""
+
+    def __init__(self, parts: Parts, heads: RocksKv, lock_of_heads: Any, owners: Mapping[int, Owner]) -> None:
+        """Use `take`."""
+        self._parts = parts
+        self._heads = heads
+        self._heads_lock = lock_of_heads
+        self.owners = owners
+        self._server = OwnerServer(parts.directory, self._answer)
+
+    @classmethod
+    async def take(cls, parts: Parts) -> "Holder":
+        """Take every partition's lock, apply the log to the heads, and listen.
+
+        Raises NOT_OWNER naming the process that holds the store; nothing is held then.
+        """
+        log, taken = parts.log, 0
+        heads = lock = None
+        owners: dict[int, Owner] = {}
+        try:
+            for taken in range(parts.config.partitions):
+                await log.acquire(taken)
+            directory = GenerationDirectory(parts.machine.files, parts.directory, "heads", parts.on_event)
+            lock = directory.lock()
+            generation, fresh = directory.current_or_new()
+            heads = await parts.machine.workers.run(
+                lambda: open_primary(f"{generation.directory}/db", block_cache_bytes=parts.settings.block_cache_bytes)
+            )
+            if fresh:
+                directory.publish(generation)
+            world = _world(parts, Heads(heads, parts.config.partitions))
+            owners = {partition: Owner(world, partition) for partition in range(parts.config.partitions)}
+            holder = cls(parts, heads, lock, owners)
+            await asyncio.gather(*(owner.start() for owner in owners.values()))
+            await holder._server.start()
+        except BaseException:
+            for owner in owners.values():
+                await owner.close()
+            if heads is not None:
+                heads.close()
+            if lock is not None:
+                lock.release()
+            for partition in range(taken + 1):
+                await log.release(partition)
+            raise
+        return holder
+
+    async def write(self, request: model.WriteRequest, principal: str) -> model.WriteResult:
+        owner = self.owners[partition_of(request.space, self._parts.config.partitions)]
+        return await owner.write(request, principal)
+
+    async def outcome(self, space: str, key: str, principal: str) -> model.Outcome:
+        owner = self.owners[partition_of(space, self._parts.config.partitions)]
+        return await owner.outcome(space, key, principal)
+
+    async def places(self) -> Mapping[int, Place]:
+        return {partition: owner.place() for partition, owner in self.owners.items()}
+
+    async def close(self) -> None:
+        """Answer what is in hand, then give everything back."""
+        await self._server.close()
+        await asyncio.gather(*(owner.close() for owner in self.owners.values()))
+        self._heads.close()
+        self._heads_lock.release()
+        for partition in self.owners:
+            await self._parts.log.release(partition)
+
+    async def _answer(self, message: Mapping[str, Any]) -> Any:
+        """A request of another process of this user, who is the principal `local` as here."""
+        op = message.get("op")
+        if op == "write":
+            return (await self.write(parse_write(message.get("batch")), model.LOCAL_PRINCIPAL)).to_dict()
+        if op == "outcome":
+            space, key = str(message.get("space")), str(message.get("key"))
+            return (await self.outcome(space, key, model.LOCAL_PRINCIPAL)).to_dict()
+        if op == "places":
+            return {str(partition): _place_dict(place) for partition, place in (await self.places()).items()}
+        raise fail("INVALID_INPUT", f"the owner knows no request {ascii(op)[:40]}")
+
+
+class WriteSide:
+    """Writes of an open store, wherever they are carried out."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._holder: Holder | None = None
+        self._connection: OwnerConnection | None = None
+        self._changing = asyncio.Lock()
+
+    @property
+    def holder(self) -> Holder | None:
+        """The owners of this process, when it holds the store."""
+        return self._holder
+
+    async def open(self) -> None:
+        """Take the store if nobody has it; no error when somebody has."""
+        try:
+            await self._side()
+        except AtomlogError as error:
+            if error.code not in ("NOT_OWNER", "STORE_LOCKED", "STORE_READ_ONLY"):
+                raise
+
+    async def write(self, batch: object, principal: str) -> model.WriteResult:
+        request = parse_write(batch)
+        if cites_receipts(request):
+            await self._parts.journal.flush()
+        side = await self._side()
+        if isinstance(side, Holder):
+            return await side.write(request, principal)
+        return _result_from(await self._forward("write", batch=batch))
+
+    async def outcome(self, space: str, key: str, principal: str) -> model.Outcome:
+        side = await self._side()
+        if isinstance(side, Holder):
+            return await side.outcome(space, key, principal)
+        found = await self._forward("outcome", space=space, key=key)
+        result = None if found["result"] is None else _result_from(found["result"])
+        return model.Outcome(state=found["outcome"], result=result, term=found["term"])
+
+    async def places(self) -> Mapping[int, Mapping[str, Any]]:
+        """What the holder knows of each partition; empty when nobody holds the store and it cannot be taken."""
+        if self._holder is not None:
+            return {partition: _place_dict(place) for partition, place in (await self._holder.places()).items()}
+        try:
+            found = await self._forward("places")
+        except AtomlogError:
+            return {}
+        return {int(partition): place for partition, place in found.items()}
+
+    async def close(self) -> None:
+        async with self._changing:
+            if self._holder is not None:
+                await self._holder.close()
+                self._holder = None
+            if self._connection is not None:
+                await self._connection.close()
+                self._connection = None
+
+    async def _forward(self, op: str, **parts: Any) -> Any:
+        """Ask the holder. When it goes away before it answers, the same request is sent again, or carried out here."""
+        for _ in range(ATTEMPTS_MAX):
+            side = await self._side()
+            if isinstance(side, Holder):
+                return await side._answer({"op": op, **parts})
+            try:
+                return await side.ask(op, self._parts.settings.owner_socket_timeout_ms / 1_000, **parts)
+            except ConnectionError:
+                await self._parts.machine.clock.sleep(RETRY_S)
+            except TimeoutError:
+                break
+        raise fail(
+            "IN_DOUBT",
+            "the process that holds the store did not answer; send the same batch with the same idempotency key again",
+            retry_after_ms=1_000,
+        )
+
+    async def _side(self) -> Holder | OwnerConnection:
+        """The owners of this process, or a connection to the process that has them."""
+        if self._holder is not None:
+            return self._holder
+        async with self._changing:
+            if self._holder is not None:
+                return self._holder
+            if self._connection is not None and not self._connection.broken:
+                return self._connection
+            return await self._take_or_connect()
+
+    async def _take_or_connect(self) -> Holder | OwnerConnection:
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            if not self._parts.read_only:
+                try:
+                    self._holder = await Holder.take(self._parts)
+                    return self._holder
+                except AtomlogError as error:
+                    if error.code != "NOT_OWNER":
+                        raise
+                    held_by = error
+            else:
+                held_by = fail("STORE_READ_ONLY", f"{self._parts.directory} was opened for reading only")
+            try:
+                self._connection = await OwnerConnection.open(self._parts.directory)
+                return self._connection
+            except OSError:  # it holds the lock and does not listen yet, or not any more
+                if attempt == ATTEMPTS_MAX or self._parts.read_only:
+                    raise held_by from None
+                await self._parts.machine.clock.sleep(RETRY_S * 2**attempt)
+        raise AssertionError("unreachable")
+
+
+def _world(parts: Parts, heads: Heads) -> World:
+    return World(
+        log=parts.log,
+        genesis={partition: parts.config.genesis(partition) for partition in range(parts.config.partitions)},
+        heads=heads,
+        ring=parts.ring,
+        content=parts.content,
+        blobs=parts.blobs,
+        receipts=parts.journal,
+        clock=parts.machine.clock,
+        randomness=parts.machine.randomness,
+        workers=parts.machine.workers,
+        rules=Rules(bounds=parts.bounds, spaces=parts.spaces, rights=RIGHTS),
+        settings=parts.settings,
+        node="local",
+        pid=process_id(),
+        endpoint=f"unix:{NAME}",
+        admit=_disk_gate(parts),
+        clean_tail=lambda partition: not parts.log.tail_was_cut(partition),
+    )
+
+
+def _disk_gate(parts: Parts) -> Any:
+    """Raises OVERLOADED while less than the reserve is free, before the log or RocksDB meets a full disk."""
+    clock, reserve = parts.machine.clock, parts.settings.disk_reserve_bytes
+    checked_us, free = -DISK_CHECK_US, 0
+
+    def admit() -> None:
+        nonlocal checked_us, free
+        if clock.monotonic_us() - checked_us >= DISK_CHECK_US:
+            checked_us, free = clock.monotonic_us(), parts.machine.files.free_bytes(parts.directory)
+        if free < reserve:
+            message = f"{free} bytes are free on the disk of {parts.directory}, less than the reserve of {reserve}"
+            raise fail("OVERLOADED", f"{message}; free some space", retry_after_ms=10_000)
+
+    return admit
+
+
+def _place_dict(place: Place) -> dict[str, Any]:
+    state = place.checkpoint.state
+    return {
+        "position": place.checkpoint.position,
+        "term": state.term,
+        "chain": state.chain.hex(),
+        "effective_batches": place.batches,
+        "void": dict(place.voids),
+        "owner": dict(place.claim) or None,
+    }
+
+
+def _result_from(found: Mapping[str, Any]) -> model.WriteResult:
+    receipt = found["receipt"]
+    return model.WriteResult(
+        results=tuple(
+            model.ChangeResult(
+                alias=one.get("as"), atom=parse_id(one["atom"], "atom"), revision=parse_id(one["revision"], "revision")
+            )
+            for one in found["results"]
+        ),
+        receipt=model.WriteReceipt(
+            space=receipt["space"],
+            partition=receipt["partition"],
+            position=receipt["position"],
+            term=receipt["term"],
+            chain=bytes.fromhex(receipt["chain"]),
+        ),
+        replayed=found["replayed"],
+    )
