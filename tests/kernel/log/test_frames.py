@@ -1,6 +1,7 @@
 """The bytes of the embedded log. The golden ones were put together by hand from the page on formats."""
 
 import hashlib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -76,6 +77,12 @@ def test_a_segment_header_has_exactly_its_golden_bytes_and_is_read_back() -> Non
     header = SegmentHeader(log_id=bytes(range(0x40, 0x50)), partition=2, first=1000, chain=bytes(range(0x50, 0x60)))
     assert header.to_bytes().hex() == GOLDEN_SEGMENT
     assert frames.parse_segment_header(bytes.fromhex(GOLDEN_SEGMENT)) == header
+
+
+def test_the_page_on_formats_shows_the_golden_bytes() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "formats.md").read_text(encoding="utf-8").replace("\n", "")
+    assert GOLDEN_SEGMENT in page
+    assert GOLDEN_GROUP in page
 
 
 def test_the_checksums_are_crc32c_of_everything_but_themselves() -> None:

@@ -200,12 +200,21 @@ class HeldWorkers(ThreadWorkers):
         super().__init__()
         self.is_holding = False
         self.held: list[Callable[[], object]] = []
+        self._answers: list[tuple[asyncio.Future[object], Callable[[], object]]] = []
 
     async def run(self, call: Callable[[], T]) -> T:
         if not self.is_holding:
             return call()
         self.held.append(call)
-        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._answers.append((answer, call))  # type: ignore[arg-type]
+        return await answer
+
+    def let_go(self) -> None:
+        """Run what somebody still waits for."""
+        for answer, call in self._answers:
+            if not answer.done():
+                answer.set_result(call())
 
 
 def test_a_cancelled_append_that_had_not_started_never_happens(directory: LogDirectory) -> None:
@@ -260,5 +269,41 @@ def test_a_second_append_at_the_same_time_is_a_mistake_of_the_caller(directory: 
             await owner.append(0, records(1))
         await first
         assert await values(owner) == [0]
+
+    run(directory, body)
+
+
+def test_releasing_waits_for_the_append_that_is_under_way(directory: LogDirectory) -> None:
+    async def body() -> None:
+        owner = await directory.owner()
+        append = asyncio.create_task(owner.append(0, records(0)))
+        await asyncio.sleep(0)
+        await asyncio.gather(owner.release(0), owner.acquire(0), append)
+        await owner.append(0, records(1))
+        assert await values(owner) == await values(directory.open()) == [0, 1]
+
+    run(directory, body)
+
+
+def test_an_append_that_comes_while_the_partition_is_released_writes_nothing(directory: LogDirectory) -> None:
+    workers = HeldWorkers()
+
+    async def body() -> None:
+        owner = await directory.owner(workers=workers)
+        workers.is_holding = True
+        cancelled = asyncio.create_task(owner.append(0, records(0)))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        await asyncio.gather(cancelled, return_exceptions=True)
+        late = asyncio.create_task(owner.append(0, records(1)))  # waits for the cancelled one
+        await asyncio.sleep(0)
+        release = asyncio.create_task(owner.release(0))  # so does this
+        await asyncio.sleep(0)
+        workers.is_holding = False
+        workers.let_go()
+        await release
+        with refused("NOT_OWNER", "released"):
+            await late
+        assert await values(directory.open()) == []
 
     run(directory, body)

@@ -74,7 +74,7 @@ class EmbeddedLog:
         self._places = [Place(store=directory, log_id=log_id, partition=n) for n in range(partitions)]
         self._readers = [PartitionReader(files, place) for place in self._places]
         self._writers: dict[int, PartitionWriter] = {}
-        self._acquiring = [asyncio.Lock() for _ in range(partitions)]
+        self._changing_hands = [asyncio.Lock() for _ in range(partitions)]
         self._stood_ahead: dict[int, tuple[int, int]] = {}
         self._is_closed = False
 
@@ -91,7 +91,7 @@ class EmbeddedLog:
             CORRUPT, LOG_MISMATCH, STORE_TOO_NEW: the files are not what this log wrote; nothing was changed.
         """
         place = self._place(partition)
-        async with self._acquiring[partition]:
+        async with self._changing_hands[partition]:
             self._syncer.check()
             if self._own_writer(partition) is None:
                 inherited = self._writers.pop(partition, None)
@@ -101,13 +101,14 @@ class EmbeddedLog:
 
     async def release(self, partition: int) -> None:
         """Give a partition back; nothing when it is not owned."""
-        writer = self._writers.pop(partition, None)
-        if writer is None:
-            return
-        if self._is_forked():
-            writer.close_files()
-        else:
-            await writer.close()
+        async with self._changing_hands[partition]:
+            writer = self._writers.pop(partition, None)
+            if writer is None:
+                return
+            if self._is_forked():
+                writer.close_files()
+            else:
+                await writer.close()
 
     def tail_was_cut(self, partition: int) -> bool:
         """Whether `acquire` found and cut off a torn group: content keys may have been used in what is gone."""

@@ -86,6 +86,7 @@ class PartitionWriter:
         self._cache = cache
         self._job: Job[None] | None = None
         self._is_appending = False
+        self._is_closing = False
         self._changed = asyncio.Event()
 
     async def append(self, records: Sequence[Record]) -> None:
@@ -97,6 +98,8 @@ class PartitionWriter:
             # 1. A group starts only when the one before it is synced or given up, its caller cancelled or not.
             await self.settle()
             self._syncer.check()
+            if self._is_closing:
+                raise fail("NOT_OWNER", f"partition {self._place.partition} of {self._place.store} is being released")
             # 2. Write, sync, publish, in a worker.
             step = self._plan(records)
             self._job = Job(lambda: self._commit(step))
@@ -112,9 +115,11 @@ class PartitionWriter:
 
     async def settle(self) -> None:
         """After a cancelled append: until its write is over, or will never be."""
-        if self._job is not None:
-            await self._workers.run(self._job.settle)
-            self._job = None
+        job = self._job
+        if job is not None:
+            await self._workers.run(job.settle)
+            if self._job is job:
+                self._job = None
             self._wake()
 
     async def changed(self, timeout_s: float) -> bool:
@@ -128,6 +133,7 @@ class PartitionWriter:
 
     async def close(self) -> None:
         """Give the lock back, durable_end synced. Whatever happens, no thread writes after the files are closed."""
+        self._is_closing = True
         try:
             await self.settle()
             if self._syncer.failure is None:
