@@ -65,6 +65,7 @@ class Bench:
     clean_tail: bool = True
     admit: Callable[[], None] = lambda: None
     rights: frozenset[str] = RIGHTS
+    events: list[Mapping[str, Any]] = field(default_factory=list)
 
     def world(self) -> World:
         randomness = CountedRandomness(f"{self.seed}{id(self.log)}")
@@ -88,6 +89,7 @@ class Bench:
             node=self.seed,
             pid=1,
             endpoint=f"test:{self.seed}",
+            say=self.events.append,
             admit=self.admit,
             clean_tail=lambda partition: self.clean_tail,
         )

@@ -16,10 +16,13 @@ from atomlog.consumers.processes import process_id
 from atomlog.kernel import model
 from atomlog.kernel.decide import Rules
 from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.findings import Findings
 from atomlog.kernel.heads import Heads, Place
 from atomlog.kernel.ids import parse_id, partition_of
 from atomlog.kernel.owner import Owner
 from atomlog.kernel.prepare import cites_receipts
+from atomlog.kernel.request_copy import plain_copy
+from atomlog.kernel.request_types import Batch
 from atomlog.kernel.requests import parse_write
 from atomlog.kernel.rocks import RocksKv, open_primary
 from atomlog.kernel.world import World
@@ -28,6 +31,9 @@ ATTEMPTS_MAX: Final = 5  # to reach a holder, or become one, before giving up
 RETRY_S: Final = 0.05
 RIGHTS: Final = frozenset({"read", "write", "mark-source", "purge", "admin"})  # of the principal `local`
 DISK_CHECK_US: Final = 1_000_000
+
+RawBatch = Mapping[str, Any] | Batch
+"""One batch as a caller gives it: a mapping of the documented shape, or the typed form of it."""
 
 
 class Holder:
@@ -102,7 +108,7 @@ class Holder:
         """A request of another process of this user, who is the principal `local` as here."""
         op = message.get("op")
         if op == "write":
-            return (await self.write(parse_write(message.get("batch")), model.LOCAL_PRINCIPAL)).to_dict()
+            return (await self.write(parse_write(message["batch"]), model.LOCAL_PRINCIPAL)).to_dict()
         if op == "outcome":
             space, key = str(message.get("space")), str(message.get("key"))
             return (await self.outcome(space, key, model.LOCAL_PRINCIPAL)).to_dict()
@@ -133,14 +139,14 @@ class WriteSide:
             if error.code not in ("NOT_OWNER", "STORE_LOCKED", "STORE_READ_ONLY"):
                 raise
 
-    async def write(self, batch: object, principal: str) -> model.WriteResult:
+    async def write(self, batch: RawBatch, principal: str) -> model.WriteResult:
         request = parse_write(batch)
         if cites_receipts(request):
             await self._parts.journal.flush()
         side = await self._side()
         if isinstance(side, Holder):
             return await side.write(request, principal)
-        return _result_from(await self._forward("write", batch=batch))
+        return _result_from(await self._forward("write", batch=plain_copy(batch, Findings())))
 
     async def outcome(self, space: str, key: str, principal: str) -> model.Outcome:
         side = await self._side()
@@ -202,25 +208,31 @@ class WriteSide:
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            if not self._parts.read_only:
-                try:
-                    self._holder = await Holder.take(self._parts)
-                    return self._holder
-                except AtomlogError as error:
-                    if error.code != "NOT_OWNER":
-                        raise
-                    held_by = error
-            else:
-                held_by = fail("STORE_READ_ONLY", f"{self._parts.directory} was opened for reading only")
+        attempt = 0
+        while True:
+            attempt += 1
+            held_by = await self._try_to_take()
+            if held_by is None and self._holder is not None:
+                return self._holder
             try:
                 self._connection = await OwnerConnection.open(self._parts.directory)
                 return self._connection
             except OSError:  # it holds the lock and does not listen yet, or not any more
-                if attempt == ATTEMPTS_MAX or self._parts.read_only:
-                    raise held_by from None
+                if attempt >= ATTEMPTS_MAX or self._parts.read_only:
+                    raise held_by or fail("NOT_OWNER", "the store is held by a process that does not answer") from None
                 await self._parts.machine.clock.sleep(RETRY_S * 2**attempt)
-        raise AssertionError("unreachable")
+
+    async def _try_to_take(self) -> AtomlogError | None:
+        """Become the holder, or return why not."""
+        if self._parts.read_only:
+            return fail("STORE_READ_ONLY", f"{self._parts.directory} was opened for reading only")
+        try:
+            self._holder = await Holder.take(self._parts)
+        except AtomlogError as error:
+            if error.code != "NOT_OWNER":
+                raise
+            return error
+        return None
 
 
 def _world(parts: Parts, heads: Heads) -> World:
@@ -240,6 +252,7 @@ def _world(parts: Parts, heads: Heads) -> World:
         node="local",
         pid=process_id(),
         endpoint=f"unix:{NAME}",
+        say=parts.on_event,
         admit=_disk_gate(parts),
         clean_tail=lambda partition: not parts.log.tail_was_cut(partition),
     )

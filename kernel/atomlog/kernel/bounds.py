@@ -19,6 +19,7 @@ class Bounds:
     blob_bytes_max: int = 64 * 1024 * 1024  # a blob is sealed and verified in memory
     depth_max: int = 32  # nesting of a value; far below any parser's limit
     vectors_max: int = 8  # vector spaces supplied with one atom
+    inputs_max: int = 256  # versions, ranges, scopes that one revision records as read
     preconditions_max: int = 1_000
     receipts_max: int = 64  # cited by one atom; the rows of each are written into its inputs
 

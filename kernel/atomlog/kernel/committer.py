@@ -45,7 +45,7 @@ class Committer:
         allocator: KeyAllocator,
         prepare_again: Callable[[Ask], None],
         answer_stored: Callable[[Ask], None],
-        doubt: Callable[[], None],
+        doubt: Callable[[Exception], None],
     ) -> None:
         self._world = world
         self._partition = partition
@@ -164,7 +164,7 @@ class Committer:
         now_us = self._world.clock.now_us()
         recorded_at_us = max(now_us, self._term.last_us + 1)
         try:
-            self._term.check_clock(now_us, self._world.settings.clock_skew_stop_ms)
+            self._term.behind_ms(now_us, self._world.settings.clock_skew_stop_ms)
             built = self._builder.build(ask.prepared, plan.revisions, recorded_at_us)
             value = codec.wrap(codec.current("Batch").fingerprint, encode_batch(built.batch))
             self._check_size(value)
@@ -226,9 +226,9 @@ class Committer:
                 for blob in group.blobs:
                     await self._world.blobs.put(blob)
                 await self._world.log.append(self._partition, group.records)
-        except Exception:  # whatever it was, the records may be there now, later, or never
+        except Exception as error:  # whatever it was, the records may be there now, later, or never
             self.latch()
-            self._doubt()
+            self._doubt(error)
 
     def _check_size(self, value: bytes) -> None:
         limit = self._world.rules.bounds.batch_bytes_max

@@ -115,7 +115,8 @@ def decide(view: HeadView, partition: int, prepared: Prepared, rules: Rules) -> 
     if accepted is not None:
         return _duplicate(accepted, prepared)
     # 2. Bounds of the parts, and vectors that could never be indexed.
-    if failures := check_bounds(request, rules.bounds) + check_vectors(request, rules.spaces):
+    bounds = check_bounds(request, rules.bounds) + _input_failures(prepared, rules.bounds)
+    if failures := bounds + check_vectors(request, rules.spaces):
         return _refuse(failures)
     # 3. The atoms that are changed or guarded: they exist, and in this space.
     case = _Case(view, partition, prepared, rules)
@@ -147,6 +148,18 @@ def mismatch(key: str) -> AtomlogError:
         "send the same content to have its result, or use a new key",
         details=[detail("idempotency_key", "IDEMPOTENCY_MISMATCH", "used before with other content")],
     )
+
+
+def _input_failures(prepared: Prepared, bounds: Bounds) -> list[Detail]:
+    """What a change's receipts read is written into its revision, and stays there."""
+    failures: list[Detail] = []
+    for path, inputs in prepared.inputs.items():
+        for name, found in (("versions", inputs.versions), ("ranges", inputs.ranges), ("scopes", inputs.scopes)):
+            if len(found) > bounds.inputs_max:
+                message = f"its receipts read {len(found)} {name}, more than {bounds.inputs_max}; cite fewer"
+                more = {"found": len(found), "limit": bounds.inputs_max}
+                failures.append(detail(f"{path}.provenance.receipts", "BOUND_EXCEEDED", message, **more))
+    return failures
 
 
 _MESSAGES: Final[Mapping[str, str]] = {
@@ -211,6 +224,10 @@ class _Case:
             head = self._view.head(self._partition, atom)
             self._atoms.append(atom)
             self._heads.append(head)
+            if atom in self._new:
+                other = self._request.changes[self._new[atom]].path
+                message = f"changes the same atom as {other}; one batch changes an atom once"
+                failures.append(detail(change.path, "INVALID_INPUT", message, atom=format_id(atom)))
             self._new[atom] = index
             if not isinstance(change, model.Create):
                 failures += self._misplaced(atom, head, f"{change.path}.atom")
@@ -355,18 +372,27 @@ class _Case:
         return None if text is None else nfc_bytes(text)
 
     def _foreign_inputs(self, index: int, change: model.Change) -> list[Detail]:
-        """A derived atom stays inside the policy of everything it was made from."""
+        """A derived atom stays inside the policy of everything it was made from, read or cited."""
         if isinstance(change, model.Retire):
             return []
         policy = self._policy(index, change)
+        read = self._prepared.inputs.get(change.path, NO_INPUTS).versions
+        made_from = [(f"{change.path}.provenance.receipts", version.atom) for version in read]
+        made_from += [(f"{change.path}.origins", origin.source) for origin in self._origins[index]]
         failures: list[Detail] = []
-        for version in self._prepared.inputs.get(change.path, NO_INPUTS).versions:
-            head = self._view.head_anywhere(self._partition, version.atom)
-            if head is not None and head.clear.policy != policy:
-                message = f"an input is under policy {head.clear.policy}, the atom under {policy}"
-                path = f"{change.path}.provenance.receipts"
-                failures.append(detail(path, "ACCESS_DENIED", message, atom=format_id(version.atom)))
+        for path, atom in made_from:
+            found = self._policy_of(atom)
+            if found is not None and found != policy:
+                message = f"it was made from an atom under policy {found}, and is to be under {policy}"
+                failures.append(detail(path, "ACCESS_DENIED", message, atom=format_id(atom)))
         return failures
+
+    def _policy_of(self, atom: bytes) -> str | None:
+        index = self._new.get(atom)
+        if index is not None:
+            return self._policy(index, self._request.changes[index])
+        head = self._view.head_anywhere(self._partition, atom)
+        return None if head is None else head.clear.policy
 
     def _policy(self, index: int, change: model.Change) -> str:
         return change.policy if isinstance(change, model.Create) else _known(self._heads[index]).clear.policy

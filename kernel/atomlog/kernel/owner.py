@@ -227,6 +227,7 @@ class Owner:
         if not own:
             if self._phase == "owner":
                 self._phase = "standby"
+                self._say("ownership_lost", term=record.record.term)
             self._give_up("another process took the partition over")
             return
         for ask in self._unread.clear():
@@ -242,6 +243,7 @@ class Owner:
         """The log cannot be followed any more."""
         self._phase = "failed"
         self._failure = error
+        self._say("failed", error=error.to_dict())
         self._give_up(f"the log cannot be followed: {error.message}")
         if self._claim_won is not None and not self._claim_won.done():
             self._claim_won.set_result(False)
@@ -258,6 +260,7 @@ class Owner:
                 await self._take_keys()
             self._phase = "owner"
             self._committer.open()
+            self._say("claimed", term=self.term)
         except TimeoutError:
             raise self._in_doubt("the claim was not read back in time") from None
         except OSError as error:
@@ -274,7 +277,10 @@ class Owner:
             await self._moved.wait()
             self._check_running()
         self._term.last_us = max(self._term.last_us, self.place().recorded_at_us)
-        self._term.check_clock(self._world.clock.now_us(), self._world.settings.clock_skew_stop_ms)
+        settings = self._world.settings
+        behind_ms = self._term.behind_ms(self._world.clock.now_us(), settings.clock_skew_stop_ms)
+        if behind_ms > settings.clock_skew_warn_ms:
+            self._say("clock_behind", behind_ms=behind_ms)
 
     async def _win(self) -> None:
         """Append a Claim of the next term and see whether it is the effective one."""
@@ -346,7 +352,7 @@ class Owner:
         while group in self._unread:
             await self._moved.wait()
 
-    def _doubt(self) -> None:
+    def _doubt(self, error: Exception) -> None:
         """An append may or may not have worked: take nothing more, claim the next term, read back.
 
         Up to that Claim's own position everything of the old term is settled: answered where it was read back,
@@ -354,6 +360,7 @@ class Owner:
         """
         if self._phase != "owner":
             return
+        self._say("in_doubt", error=f"{type(error).__name__}: {error}")
         self._phase = "claiming"
         self._claiming = asyncio.create_task(self._reclaim())
         self._claiming.add_done_callback(_seen)
@@ -463,6 +470,9 @@ class Owner:
             if self._unsynced:
                 self._unsynced = 0
                 await self._world.workers.run(self._world.heads.kv.sync)
+
+    def _say(self, event: str, **fields: Any) -> None:
+        self._world.say({"event": event, "partition": self._partition, **fields})
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

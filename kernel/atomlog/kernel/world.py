@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from atomlog.kernel.commit_rule import INITIAL, CommitState, Genesis
 from atomlog.kernel.content import ContentOpener
@@ -19,8 +20,9 @@ from atomlog.schemas.record import RULE, ZERO16, Record, chain_after
 class World:
     """What owners work with; one for all partitions of a process.
 
-    `admit` raises OVERLOADED when no more writes may come in. `clean_tail` is False for a partition whose log was
-    cut at its end when it was opened: keys of what was cut must not be used again.
+    `say` is told what an operator may want to know. `admit` raises OVERLOADED when no more writes may come in.
+    `clean_tail` is False for a partition whose log was cut at its end when it was opened: keys of what was cut must
+    not be used again.
     """
 
     log: Log
@@ -38,6 +40,7 @@ class World:
     node: str
     pid: int
     endpoint: str
+    say: Callable[[Mapping[str, Any]], None]
     admit: Callable[[], None]
     clean_tail: Callable[[int], bool]
 
@@ -75,9 +78,10 @@ class Term:
         self.state = replace(state, next_seq=state.next_seq + 1, chain=record.chain)
         return record
 
-    def check_clock(self, now_us: int, stop_ms: int) -> None:
-        """CLOCK_SKEW when the own clock stands too far before the log's last time."""
+    def behind_ms(self, now_us: int, stop_ms: int) -> int:
+        """How far the own clock stands before the log's last time; CLOCK_SKEW when beyond `stop_ms`."""
         behind_ms = (self.last_us - now_us) // 1_000
         if behind_ms > stop_ms:
             message = f"the clock stands {behind_ms} ms before the log's last time; set it right, then write again"
             raise fail("CLOCK_SKEW", message)
+        return behind_ms
