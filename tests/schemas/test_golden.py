@@ -5,6 +5,7 @@ import io
 import json
 import subprocess
 import sys
+import unicodedata
 from importlib.resources import files
 from typing import Any
 
@@ -138,6 +139,13 @@ def test_the_namespace_of_keyed_ids_is_frozen() -> None:
 @pytest.mark.parametrize("vector", IDS["ids"], ids=lambda vector: f"{vector['space']}-{vector['policy']}")
 def test_a_keyed_id_is_the_one_of_the_test_vector(vector: dict[str, str]) -> None:
     assert format_id(keyed_id(vector["space"], vector["policy"], vector["key"])) == vector["atom"]
+
+
+@pytest.mark.parametrize("vector", IDS["ids"], ids=lambda vector: f"{vector['space']}-{vector['policy']}")
+def test_the_documented_test_vectors_are_these(vector: dict[str, str]) -> None:
+    row = "| `{space}` | `{policy}` | `{key}`".format(**{**vector, "key": unicodedata.normalize("NFC", vector["key"])})
+    page = (HERE.parents[1] / "docs" / "formats.md").read_text("utf-8")
+    assert [line for line in page.splitlines() if line.startswith(row) and line.endswith(f"| `{vector['atom']}` |")]
 
 
 @pytest.mark.parametrize("vector", IDS["partitions"], ids=lambda vector: f"{vector['space']}-{vector['partitions']}")

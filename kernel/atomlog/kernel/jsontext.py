@@ -167,6 +167,8 @@ def _survey(value: Any, depth: int) -> int:
         return traits
     for key, item in value.items():
         if type(key) is not str:
+            if not isinstance(key, str):
+                raise _Flawed
             key, traits = _usual(key), traits | _UNUSUAL
         if not key.isascii():
             key.encode()
