@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 
 from atomlog.consumers.status import Status
 from atomlog.consumers.store import AsyncStore, Id
+from atomlog.consumers.writing import RawBatch
 from atomlog.kernel.model import Outcome, WriteResult
 from atomlog.projections.read.page import Page
 from atomlog.projections.read.receipts import ReadReceipt
@@ -73,7 +74,7 @@ class Store:
     ) -> None:
         self.close()
 
-    def write(self, batch: object) -> WriteResult:
+    def write(self, batch: RawBatch) -> WriteResult:
         """Write one batch, all of it or nothing."""
         return self._loop.run(self._store.write(batch))
 

@@ -6,7 +6,8 @@ from typing import Final
 
 from atomlog.consumers.context import Context, ProjectionKind
 from atomlog.consumers.events import OnEvent, ignore
-from atomlog.consumers.kinds import RocksKind
+from atomlog.consumers.generations import GenerationDirectory
+from atomlog.consumers.kinds import RocksKind, VectorsKind
 from atomlog.consumers.owner_socket import NAME as OWNER_SOCKET
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel.blobs import DirectoryBlobStore
@@ -190,6 +191,17 @@ def projection_kinds(parts: Parts) -> Mapping[str, ProjectionKind]:
             name="postings",
             make=lambda kv: Postings(kv, partitions, window=settings.postings_window),
             block_cache_bytes=cache,
+        ),
+        VectorsKind(
+            partitions=partitions,
+            shard_rows=parts.config.shard_rows,
+            spaces=tuple(parts.spaces.values()),
+            encoders=parts.encoders,
+            content=parts.content,
+            directory=GenerationDirectory(parts.machine.files, parts.directory, "vectors", parts.on_event),
+            files=parts.machine.files,
+            workers=parts.machine.workers,
+            settings=settings,
         ),
     )
     return {kind.name: kind for kind in kinds}

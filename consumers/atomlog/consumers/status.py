@@ -7,6 +7,7 @@ from typing import Any
 from atomlog.consumers.attachment import Attachment
 from atomlog.consumers.parts import Parts
 from atomlog.consumers.writing import WriteSide
+from atomlog.kernel.ids import format_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,7 @@ async def store_status(parts: Parts, writing: WriteSide, views: Mapping[str, Att
     places = await writing.places()
     partitions = [await _partition(parts, number, places.get(number, {})) for number in range(parts.config.partitions)]
     return Status(
-        log_id=parts.config.log_id.hex(),
+        log_id=format_id(parts.config.log_id),
         partitions=tuple(partitions),
         projections=tuple([await view.status() for view in views.values()]),
         disk=_disk(parts),

@@ -15,7 +15,7 @@ from atomlog.consumers.generations import GenerationDirectory
 from atomlog.consumers.parts import PROJECTIONS, Machine, Parts, create_store, open_parts, projection_kinds
 from atomlog.consumers.status import Status, store_status
 from atomlog.consumers.store_config import SHARD_ROWS, VECTOR_SPACES, StoreConfig
-from atomlog.consumers.writing import WriteSide
+from atomlog.consumers.writing import RawBatch, WriteSide
 from atomlog.kernel import model
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ids import invalid, parse_id, parse_key, parse_name
@@ -167,7 +167,7 @@ class AsyncStore:
 
     # -- writing
 
-    async def write(self, batch: object) -> model.WriteResult:
+    async def write(self, batch: RawBatch) -> model.WriteResult:
         """Write one batch, all of it or nothing. `batch` is a mapping of the documented shape.
 
         Raises the typed errors of docs/errors.md; IN_DOUBT means: send the same batch again.

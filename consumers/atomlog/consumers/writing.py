@@ -195,14 +195,16 @@ class WriteSide:
 
     async def _side(self) -> Holder | OwnerConnection:
         """The owners of this process, or a connection to the process that has them."""
+        known = self._known_side()
+        if known is not None:
+            return known
+        async with self._changing:
+            return self._known_side() or await self._take_or_connect()
+
+    def _known_side(self) -> Holder | OwnerConnection | None:
         if self._holder is not None:
             return self._holder
-        async with self._changing:
-            if self._holder is not None:
-                return self._holder
-            if self._connection is not None and not self._connection.broken:
-                return self._connection
-            return await self._take_or_connect()
+        return None if self._connection is None or self._connection.broken else self._connection
 
     async def _take_or_connect(self) -> Holder | OwnerConnection:
         if self._connection is not None:
@@ -211,28 +213,28 @@ class WriteSide:
         attempt = 0
         while True:
             attempt += 1
-            held_by = await self._try_to_take()
-            if held_by is None and self._holder is not None:
-                return self._holder
+            taken = await self._try_to_take()
+            if isinstance(taken, Holder):
+                self._holder = taken
+                return taken
             try:
                 self._connection = await OwnerConnection.open(self._parts.directory)
                 return self._connection
             except OSError:  # it holds the lock and does not listen yet, or not any more
                 if attempt >= ATTEMPTS_MAX or self._parts.read_only:
-                    raise held_by or fail("NOT_OWNER", "the store is held by a process that does not answer") from None
+                    raise taken from None
                 await self._parts.machine.clock.sleep(RETRY_S * 2**attempt)
 
-    async def _try_to_take(self) -> AtomlogError | None:
-        """Become the holder, or return why not."""
+    async def _try_to_take(self) -> Holder | AtomlogError:
+        """Become the holder, or say why not."""
         if self._parts.read_only:
             return fail("STORE_READ_ONLY", f"{self._parts.directory} was opened for reading only")
         try:
-            self._holder = await Holder.take(self._parts)
+            return await Holder.take(self._parts)
         except AtomlogError as error:
             if error.code != "NOT_OWNER":
                 raise
             return error
-        return None
 
 
 def _world(parts: Parts, heads: Heads) -> World:
