@@ -1,0 +1,1 @@
+"""Real sources in: JSON lines and the history of a git repository. Importing twice adds nothing."""
