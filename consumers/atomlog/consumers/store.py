@@ -94,13 +94,14 @@ class AsyncStore:
         master_key_file: str | None = None,
         read_only: bool = False,
         projections: Sequence[str] = PROJECTIONS,
+        follow: bool = True,
         machine: Machine | None = None,
         on_event: OnEvent = ignore,
     ) -> "AsyncStore":
         """Open a store, making it first when `create` and the directory is absent or empty.
 
-        `projections`: those this process reads, and follows when nobody else does. `read_only`: takes no lock, follows
-        nothing, writes nothing.
+        `projections`: those this process reads, and follows when nobody else does, unless not `follow`: then it waits
+        for their followers, as beside `atomlog consume`. `read_only`: takes no lock, follows nothing, writes nothing.
 
         Raises:
             STORE_NOT_FOUND, STORE_TOO_NEW, STORE_READ_ONLY, STORE_LOCKED, CORRUPT, LOG_MISMATCH, LOG_DIVERGED,
@@ -129,7 +130,7 @@ class AsyncStore:
             opening.push_async_callback(writing.close)
             if not parts.read_only:
                 await writing.open()
-            views = await _open_views(parts, projections, opening)
+            views = await _open_views(parts, projections, opening, may_follow=follow and not parts.read_only)
             opening.pop_all()
         return cls(parts, writing, views)
 
@@ -371,14 +372,16 @@ class _Leases:
             )
 
 
-async def _open_views(parts: Parts, projections: Sequence[str], opening: AsyncExitStack) -> Mapping[str, Attachment]:
+async def _open_views(
+    parts: Parts, projections: Sequence[str], opening: AsyncExitStack, *, may_follow: bool
+) -> Mapping[str, Attachment]:
     kinds, context = projection_kinds(parts), parts.context
     deadline_us = parts.machine.clock.monotonic_us() + int(OPEN_SECONDS * 1_000_000)
     views: dict[str, Attachment] = {}
     for name in projections:
         directory = GenerationDirectory(parts.machine.files, parts.directory, name, parts.on_event)
         views[name] = await Attachment.open(
-            context, directory, kinds[name], deadline_us=deadline_us, may_follow=not parts.read_only
+            context, directory, kinds[name], deadline_us=deadline_us, may_follow=may_follow
         )
         opening.push_async_callback(views[name].close)
     return views
