@@ -1,0 +1,1 @@
+"""The read: one function that merges the projections at fixed positions into a page with a receipt."""

@@ -1,0 +1,87 @@
+"""The indexes of one read, and where each of them stands when it begins."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+from atomlog.kernel.errors import fail
+from atomlog.kernel.model import Positions
+from atomlog.kernel.tail import Checkpoint
+from atomlog.projections.base import Projection
+from atomlog.projections.ids import Ids
+from atomlog.projections.postings import Postings
+from atomlog.projections.relations import Relations
+from atomlog.projections.vectors import Vectors
+
+VECTORS: Final = "vectors"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexSet:
+    """One build of each index. `generations`: name → which build; None = this process has no such index."""
+
+    ids: Ids
+    relations: Relations | None
+    postings: Postings | None
+    vectors: Vectors | None
+    generations: Mapping[str, str]
+
+    def builds(self) -> dict[str, str]:
+        """Name → which build; of vectors also the generation of its manifest, `g000001/3`."""
+        found = dict(self.generations)
+        if self.vectors is not None:
+            found[VECTORS] = f"{found[VECTORS]}/{self.vectors.generation}"
+        return found
+
+    def named(self, names: Sequence[str]) -> dict[str, Projection]:
+        """The indexes that a read needs; CONSISTENCY_UNAVAILABLE naming one that is not here."""
+        found: dict[str, Projection] = {}
+        for name in names:
+            index: Projection | None = getattr(self, name)
+            if index is None:
+                message = f"this read needs the index {name}, which this process does not have; rebuild or start it"
+                raise fail("CONSISTENCY_UNAVAILABLE", message)
+            found[name] = index
+        return found
+
+
+def needed(index: T | None) -> T:
+    """An index of the plan, whose presence was checked when the positions were chosen."""
+    assert index is not None, "an index is used that the plan does not name"
+    return index
+
+
+class Indexes(Protocol):
+    """Hands out the indexes. A build that is handed out stays open until the read gives it back."""
+
+    def lease(self) -> AbstractAsyncContextManager[IndexSet]: ...
+
+
+class CatchUp(Protocol):
+    """Waits until the named indexes have applied these positions, or until the deadline; then just returns."""
+
+    async def __call__(self, names: Sequence[str], positions: Positions, deadline_us: int) -> None:
+        """`deadline_us` is a time of the clock's `monotonic_us`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """One index at the beginning of a read, by partition."""
+
+    checkpoints: Mapping[int, Checkpoint]
+    floors: Mapping[int, int]
+
+    def applied(self, partition: int) -> int:
+        """The last position whose effects it has; −1 = none."""
+        return self.checkpoints[partition].position - 1
+
+
+def standing_of(index: Projection) -> Standing:
+    return Standing(
+        checkpoints={partition: index.checkpoint(partition) for partition in range(index.partitions)},
+        floors=index.floors(),
+    )

@@ -1,0 +1,163 @@
+"""A page of a read as typed values; `to_dict` gives the JSON of every face.
+
+`{"atoms", "context"}` is the body: canonical JSON, the same bytes whenever the receipt is replayed. Receipt,
+continuation and diagnostics stand outside it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from atomlog.kernel.ids import format_id
+from atomlog.kernel.jsontext import canonical
+from atomlog.kernel.times import format_time
+from atomlog.projections.read.receipts import ReadReceipt, positions_dict
+from atomlog.schemas.content import Origin
+from atomlog.schemas.revision import ValidTime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowSlot:
+    """A slot as the read resolved it.
+
+    `revision` is the pinned revision, None = logical. `resolved` is what it meant at the read, None = nothing there.
+    """
+
+    role: str
+    target: bytes
+    mode: str
+    revision: bytes | None
+    resolved: bytes | None
+    order_key: str
+    required: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "role": self.role,
+            "target": format_id(self.target),
+            "mode": self.mode,
+            "revision": None if self.revision is None else format_id(self.revision),
+            "resolved": None if self.resolved is None else format_id(self.resolved),
+            "order_key": self.order_key,
+            "required": self.required,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One revision of an atom. `status`: current, superseded or retired, as of the read's position.
+
+    `sealed`: there was no key to read it with; `value` and `kind` are then None and `origins` empty.
+    """
+
+    handle: str
+    atom: bytes
+    revision: bytes
+    schema: str
+    state: str
+    value: Any
+    slots: tuple[RowSlot, ...]
+    kind: str | None
+    origins: tuple[Origin, ...]
+    policy: str
+    valid_time: ValidTime | None
+    score: float | None
+    match_reason: Mapping[str, Any]
+    recorded_at_us: int
+    status: str
+    sealed: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        shown = {
+            "handle": self.handle,
+            "atom": format_id(self.atom),
+            "revision": format_id(self.revision),
+            "schema": self.schema,
+            "state": self.state,
+            "value": self.value,
+            "slots": [slot.to_dict() for slot in self.slots],
+            "kind": self.kind,
+            "origins": [_origin_dict(origin) for origin in self.origins],
+            "policy": self.policy,
+            "valid_time": _valid_time_dict(self.valid_time),
+            "score": self.score,
+            "match_reason": dict(self.match_reason),
+            "recorded_at": format_time(self.recorded_at_us),
+            "status": self.status,
+        }
+        return shown | {"sealed": True} if self.sealed else shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnostics:
+    """What a caller should know about how the page came about.
+
+    `lag`: records each index was behind the log, by partition. `missing`: atoms that were asked for and not found.
+    `unembedded`: atoms in scope that have no vector, or none yet. `truncated`: where work was cut, and why.
+    """
+
+    lag: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    truncated: tuple[Mapping[str, Any], ...] = ()
+    approximate: bool = False
+    unembedded: int = 0
+    missing: tuple[bytes, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "lag": {name: positions_dict(lag) for name, lag in self.lag.items()},
+            "truncated": [dict(cut) for cut in self.truncated],
+            "approximate": self.approximate,
+            "unembedded": self.unembedded,
+            "missing": [format_id(atom) for atom in self.missing],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """`continuation` is None when what was asked for has been worked through, which is no claim that it is all."""
+
+    atoms: tuple[Row, ...]
+    receipt: ReadReceipt
+    continuation: str | None
+    diagnostics: Diagnostics
+    context: Mapping[str, Any] | None = None
+    trace: Mapping[str, Any] | None = None
+    time_cue: Mapping[str, Any] | None = None
+
+    def body(self) -> bytes:
+        """The canonical bytes that the receipt's SHA-256 is of."""
+        return body_bytes([canonical(row.to_dict(), "row") for row in self.atoms], self.context)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "atoms": [row.to_dict() for row in self.atoms],
+            "context": self.context,
+            "trace": self.trace,
+            "time_cue": self.time_cue,
+            "receipt": self.receipt.to_dict(),
+            "continuation": self.continuation,
+            "diagnostics": self.diagnostics.to_dict(),
+        }
+
+
+def body_bytes(rows: list[bytes], context: Mapping[str, Any] | None = None) -> bytes:
+    """The body from the canonical bytes of its rows."""
+    return b'{"atoms":[' + b",".join(rows) + b'],"context":' + canonical(context, "context") + b"}"
+
+
+def _origin_dict(origin: Origin) -> dict[str, Any]:
+    return {
+        "source": format_id(origin.source),
+        "revision": format_id(origin.revision),
+        "start": origin.start,
+        "end": origin.end,
+        "sha256": origin.sha256.hex(),
+    }
+
+
+def _valid_time_dict(valid: ValidTime | None) -> dict[str, Any] | None:
+    if valid is None:
+        return None
+    ends = (valid.from_us, valid.to_us)
+    time_from, time_to = (None if end is None else format_time(end) for end in ends)
+    return {"from": time_from, "to": time_to}

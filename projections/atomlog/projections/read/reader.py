@@ -1,0 +1,233 @@
+"""The read path: one function with numbered steps. Looking at a receipt again is in `replay`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from atomlog.kernel.content import ContentOpener
+from atomlog.kernel.errors import fail
+from atomlog.kernel.ids import invalid
+from atomlog.kernel.jsontext import dumps
+from atomlog.kernel.model import LOCAL_PRINCIPAL, Handle, Positions
+from atomlog.kernel.ports import Clock, Log
+from atomlog.kernel.settings import Settings
+from atomlog.projections.encoders import Encoder
+from atomlog.projections.ids import Ids
+from atomlog.projections.read.chains import Chains
+from atomlog.projections.read.cursors import Continuations, Cursor, asked_digest
+from atomlog.projections.read.gather import Gathered, gather, render
+from atomlog.projections.read.indexes import CatchUp, Indexes
+from atomlog.projections.read.issue import PERMISSION_GENERATION, Answer, next_page
+from atomlog.projections.read.journal import Journal
+from atomlog.projections.read.page import Page
+from atomlog.projections.read.plans import home, open_source, plan, searched
+from atomlog.projections.read.positions import MODES, SNAPSHOT, Asked, Chooser, Chosen
+from atomlog.projections.read.receipts import ReadReceipt
+from atomlog.projections.read.refs import AtomRef
+from atomlog.projections.read.replay import Replayer, Verification
+from atomlog.projections.read.selectors import ByIds, History, Selector, check_selector, map_refs, selector_dict
+from atomlog.projections.read.sources import not_found
+
+SESSION_CHARACTERS_MAX: Final = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """How a read is answered; every part may be left out.
+
+    At most one of `at` (a position of the atom's own partition, or partition → position), `as_of_us` (microseconds
+    UTC) and `at_least` (partition → position to wait for) is given, and none of them with a continuation, which keeps
+    the positions and the consistency of its first page.
+    """
+
+    consistency: str | None = None
+    at: int | Positions | None = None
+    as_of_us: int | None = None
+    at_least: Positions | None = None
+    limit: int | None = None
+    continuation: str | None = None
+    timeout_ms: int | None = None
+    session: str | None = None
+    principal: str = LOCAL_PRINCIPAL
+
+
+DEFAULTS: Final = ReadOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reader:
+    """Reads from the indexes of one process. `encoders`: vector space id → encoder, the default one first."""
+
+    indexes: Indexes
+    content: ContentOpener
+    journal: Journal
+    encoders: Mapping[str, Encoder]
+    log: Log
+    clock: Clock
+    settings: Settings
+    catch_up: CatchUp
+    consistency: str = SNAPSHOT
+
+    async def read(self, selector: Selector, options: ReadOptions = DEFAULTS) -> Page:
+        """A page of what the selector asks for.
+
+        Raises:
+            INVALID_INPUT, BOUND_EXCEEDED: a part of the request.
+            NOT_FOUND: a single atom, or the atom of a history.
+            INDEX_LAGGING: an index has not reached what was asked for in time; details name it and how far it is.
+            CONSISTENCY_UNAVAILABLE: an index cannot be read as of that position.
+            CURSOR_EXPIRED, RECEIPT_EXPIRED: the continuation; a receipt that an id argument names.
+            KEY_UNAVAILABLE, PURGED, CORRUPT: the content of a row.
+        """
+        # 1. The request by itself: bounds, what excludes what; rows of receipts become ids, texts become vectors.
+        limit, deadline_us = self._check(selector, options)
+        selector = await self._with_ids(selector)
+        asked = asked_digest(self.journal, selector_dict(selector))
+        cursor = await self._cursor(options, asked)
+        mode = cursor.mode if cursor else options.consistency or self.consistency
+        todo = await plan(selector, cursor.state if cursor else None, self.encoders, self.journal)
+        async with self.indexes.lease() as indexes:
+            # 2. The positions: those of the first page, or chosen now, waiting for what was asked for.
+            chooser = Chooser(indexes=indexes, plan=todo.names, log=self.log, clock=self.clock, catch_up=self.catch_up)
+            if cursor:
+                chosen = await chooser.again(cursor.positions, mode, deadline_us)
+            else:
+                wanted = _asked(options, mode, deadline_us)
+                chosen = await chooser.choose(wanted, home(selector, indexes.ids, self.log.partitions))
+            # 3. Search, and resolve every find through ids at these positions. Nothing waits here, so nothing moves.
+            source = open_source(todo, indexes, chosen, limit)
+            gathered = gather(source, indexes.ids, chosen.positions, limit)
+            _check_found(selector, gathered)
+            # 4. The chain at each position, which proves the history that was read.
+            generations = indexes.builds()
+            chains = cursor.chains if cursor else await self._chains(chosen, indexes.ids)
+        # 5. Open the contents, render, and cut where the page is full.
+        rendered = await render(gathered, self.content, self.settings.page_bytes_max)
+        next_state = next_page(source, gathered, rendered)
+        # 6. The receipt; and the cursor of the next page, which is kept before its continuation is given out.
+        answer = Answer(
+            mode=mode,
+            chosen=chosen,
+            chains=chains,
+            generations=generations,
+            source=source,
+            gathered=gathered,
+            rendered=rendered,
+            next_state=next_state,
+        )
+        receipt = answer.receipt(
+            receipt=self.journal.new_id(),
+            log_id=self.log.log_id,
+            recorded_at_us=self.clock.now_us(),
+            principal=options.principal,
+            session=options.session,
+            selector_digest=asked,
+            continues=cursor.continues if cursor else None,
+        )
+        continuations = Continuations(journal=self.journal, clock=self.clock, ttl_ms=self.settings.cursor_ttl_ms)
+        continuation, kept = answer.continuation(continuations, receipt, asked)
+        search = {"asked": searched(todo, source), "state": dict(todo.state), "ended": next_state is None}
+        await self.journal.record(receipt, dumps(search), kept)
+        # 7. The page.
+        return Page(atoms=rendered.rows, receipt=receipt, continuation=continuation, diagnostics=answer.diagnostics())
+
+    async def receipt(self, receipt_id: bytes) -> ReadReceipt:
+        """A kept receipt. RECEIPT_EXPIRED; LOG_MISMATCH when it belongs to another log; CORRUPT."""
+        return await self._replayer().receipt(receipt_id)
+
+    async def replay(self, receipt_id: bytes) -> Page:
+        """The page of a receipt again, the same bytes: see `Replayer.replay`."""
+        return await self._replayer().replay(receipt_id)
+
+    async def verify(self, receipt_id: bytes) -> Verification:
+        """The search of a receipt again, compared: see `Replayer.verify`."""
+        return await self._replayer().verify(receipt_id)
+
+    def _replayer(self) -> Replayer:
+        return Replayer(
+            indexes=self.indexes,
+            content=self.content,
+            journal=self.journal,
+            log=self.log,
+            clock=self.clock,
+            settings=self.settings,
+            catch_up=self.catch_up,
+        )
+
+    def _check(self, selector: Selector, options: ReadOptions) -> tuple[int, int]:
+        """(rows of the page, deadline on the monotonic clock)."""
+        check_selector(selector)
+        if options.consistency not in (None, *MODES):
+            raise invalid("consistency", f"must be one of {', '.join(MODES)}")
+        given = [name for name in ("at", "as_of_us", "at_least") if getattr(options, name) is not None]
+        if len(given) > 1:
+            raise invalid(given[1], f"{given[0]} already says which state to read; give one of them")
+        if options.continuation is not None and (given or options.consistency is not None):
+            name = given[0] if given else "consistency"
+            raise invalid(name, "a continuation keeps the state of its first page; leave this out")
+        if options.session is not None and not 0 < len(options.session) <= SESSION_CHARACTERS_MAX:
+            raise invalid("session", f"must have 1 to {SESSION_CHARACTERS_MAX} characters")
+        timeout_ms = self.settings.read_timeout_ms if options.timeout_ms is None else options.timeout_ms
+        if timeout_ms < 0:
+            raise invalid("timeout_ms", "must not be negative")
+        return self._limit(options.limit), self.clock.monotonic_us() + timeout_ms * 1_000
+
+    def _limit(self, limit: int | None) -> int:
+        if limit is None:
+            return min(self.settings.page_limit, self.settings.page_limit_max)
+        if type(limit) is not int or limit < 1:
+            raise invalid("limit", "must be a number from 1 on")
+        if limit > self.settings.page_limit_max:
+            message = f"{limit} rows are more than {self.settings.page_limit_max}; read on with the continuation"
+            detail = {"path": "limit", "code": "BOUND_EXCEEDED", "message": message}
+            raise fail("BOUND_EXCEEDED", f"limit: {message}", details=[detail])
+        return limit
+
+    async def _chains(self, chosen: Chosen, ids: Ids) -> Mapping[int, bytes]:
+        return await Chains(log=self.log).at(chosen.positions, list(chosen.standings.values()), ids)
+
+    async def _with_ids(self, selector: Selector) -> Selector:
+        """The selector with the rows of receipts looked up."""
+        handles: dict[Handle, bytes] = {}
+
+        def collect(ref: AtomRef) -> AtomRef:
+            if isinstance(ref, Handle):
+                handles[ref] = b""
+            return ref
+
+        selector = map_refs(selector, collect)  # also drops what is named twice
+        if not handles:
+            return selector
+        for handle in handles:
+            handles[handle] = (await self.journal.row(handle.receipt, handle.handle))[0]
+        return map_refs(selector, lambda ref: handles[ref] if isinstance(ref, Handle) else ref)
+
+    async def _cursor(self, options: ReadOptions, asked: bytes) -> Cursor | None:
+        if options.continuation is None:
+            return None
+        continuations = Continuations(journal=self.journal, clock=self.clock, ttl_ms=self.settings.cursor_ttl_ms)
+        return await continuations.take(
+            options.continuation,
+            asked=asked,
+            principal=options.principal,
+            permission_generation=PERMISSION_GENERATION,
+        )
+
+
+def _asked(options: ReadOptions, mode: str, deadline_us: int) -> Asked:
+    return Asked(
+        mode=mode,
+        at=options.at,
+        as_of_us=options.as_of_us,
+        at_least=options.at_least,
+        deadline_us=deadline_us,
+    )
+
+
+def _check_found(selector: Selector, gathered: Gathered) -> None:
+    """One atom that is not there is an error; among several it is named in the diagnostics."""
+    if gathered.missing and not gathered.rows:
+        if isinstance(selector, ByIds) and len(selector.ids) == 1:
+            raise not_found(gathered.missing[0], "selector.ids[0]")
+        if isinstance(selector, History):
+            raise not_found(gathered.missing[0], "selector.atom")

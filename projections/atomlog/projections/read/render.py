@@ -1,0 +1,96 @@
+"""From a receipt's row and a revision's bytes to a row of a page. Pure: replay calls the same functions.
+
+What the receipt says (score, reason, status, resolved slots, sealed or not) is taken from it, everything else
+from the revision. So a later replay gives the same bytes whatever has changed since.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from atomlog.kernel.content import Opened
+from atomlog.kernel.errors import fail
+from atomlog.kernel.jsontext import canonical, dumps
+from atomlog.projections.read.page import Row, RowSlot
+from atomlog.projections.read.receipts import ReceiptRow, score_of
+from atomlog.schemas.revision import Clear, Slot, decode_clear
+from atomlog.schemas.varint import WireError
+
+ACTIVE: Final = "active"
+RETIRED: Final = "retired"
+CURRENT: Final = "current"
+SUPERSEDED: Final = "superseded"
+
+
+def clear_of(revision: bytes) -> Clear:
+    """The clear part; CORRUPT when the bytes that an index kept are no revision."""
+    try:
+        return decode_clear(revision)[0]
+    except WireError as error:
+        raise fail("CORRUPT", f"ids keeps bytes that are no revision: {error}; rebuild ids") from None
+
+
+def render_row(row: ReceiptRow, clear: Clear, content: Opened | None) -> Row:
+    """`content` is None exactly when the receipt's row is sealed."""
+    if len(row.slots) != len(clear.slots):
+        raise fail("CORRUPT", f"{row.handle} has {len(row.slots)} slots in the receipt, {len(clear.slots)} stored")
+    return Row(
+        handle=row.handle,
+        atom=row.atom,
+        revision=row.revision,
+        schema=clear.schema,
+        state=RETIRED if clear.retired else ACTIVE,
+        value=None if content is None else content.value,
+        slots=tuple(map(_render_slot, clear.slots, row.slots)),
+        kind=None if content is None else content.provenance.kind,
+        origins=() if content is None else tuple(content.origins),
+        policy=clear.policy,
+        valid_time=clear.valid_time,
+        score=None if row.score_bits is None else score_of(row.score_bits),
+        match_reason=row.reason,
+        recorded_at_us=clear.recorded_at_us,
+        status=row.status,
+        sealed=row.sealed,
+    )
+
+
+def row_bytes(row: Row) -> bytes:
+    """`canonical(row.to_dict())`, built from parts: only the value needs the general way."""
+    shown = row.to_dict()
+    value, score, reason = shown.pop("value"), shown.pop("score"), shown.pop("match_reason")
+    parts = {name: dumps(_sorted(part)) for name, part in shown.items()}
+    parts["score"] = canonical(score, "score")
+    parts["match_reason"] = canonical(reason, "match_reason")
+    parts["value"] = canonical(value, "value")
+    return b"{" + b",".join(b'"' + name.encode() + b'":' + parts[name] for name in sorted(parts)) + b"}"
+
+
+def order_key_text(order_key: bytes) -> str:
+    """An order key as it was given, which is text in UTF-8."""
+    return order_key.decode(errors="replace")
+
+
+def status_of(clear: Clear, *, is_head: bool) -> str:
+    if not is_head:
+        return SUPERSEDED
+    return RETIRED if clear.retired else CURRENT
+
+
+def _render_slot(slot: Slot, resolved: bytes | None) -> RowSlot:
+    return RowSlot(
+        role=slot.role,
+        target=slot.target,
+        mode="include" if slot.include else "refer",
+        revision=slot.at,
+        resolved=resolved,
+        order_key=order_key_text(slot.order_key),
+        required=slot.required,
+    )
+
+
+def _sorted(part: Any) -> Any:
+    """Members in the order of their names, for parts whose names are ours and plain ASCII."""
+    if isinstance(part, Mapping):
+        return {name: _sorted(part[name]) for name in sorted(part)}
+    if isinstance(part, Sequence) and not isinstance(part, str):
+        return [_sorted(item) for item in part]
+    return part

@@ -1,0 +1,141 @@
+"""A receipt looked at again: shown, rendered to the same bytes, or searched anew and compared."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from atomlog.kernel.content import ContentOpener, Opened
+from atomlog.kernel.errors import fail
+from atomlog.kernel.ids import format_id
+from atomlog.kernel.jsontext import loads
+from atomlog.kernel.ports import Clock, Log
+from atomlog.kernel.settings import Settings
+from atomlog.projections.ids import Ids
+from atomlog.projections.read.gather import gather
+from atomlog.projections.read.indexes import CatchUp, Indexes, IndexSet
+from atomlog.projections.read.journal import Journal
+from atomlog.projections.read.page import Diagnostics, Page, Row, body_bytes
+from atomlog.projections.read.plans import IDS, open_source, plan_again
+from atomlog.projections.read.positions import Chooser
+from atomlog.projections.read.receipts import ReadReceipt, ReceiptRow
+from atomlog.projections.read.render import clear_of, render_row, row_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verification:
+    """A receipt's rows against the same search done again at the same positions.
+
+    `exact`: nothing approximate took part, so that anything but `equal` means that an index is wrong. `missing` and
+    `added` are revisions. `overlap` = rows in both ÷ rows in either.
+    """
+
+    receipt: bytes
+    exact: bool
+    equal: bool
+    rows: int
+    found: int
+    overlap: float
+    missing: tuple[bytes, ...]
+    added: tuple[bytes, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "receipt": format_id(self.receipt),
+            "exact": self.exact,
+            "equal": self.equal,
+            "rows": self.rows,
+            "found": self.found,
+            "overlap": self.overlap,
+            "missing": list(map(format_id, self.missing)),
+            "added": list(map(format_id, self.added)),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayer:
+    """Works on the receipts of every process of the store."""
+
+    indexes: Indexes
+    content: ContentOpener
+    journal: Journal
+    log: Log
+    clock: Clock
+    settings: Settings
+    catch_up: CatchUp
+
+    async def receipt(self, receipt_id: bytes) -> ReadReceipt:
+        """A kept receipt. RECEIPT_EXPIRED; LOG_MISMATCH when it belongs to another log; CORRUPT."""
+        return (await self._kept(receipt_id))[0]
+
+    async def replay(self, receipt_id: bytes) -> Page:
+        """The page again: the same bytes of its body, rendered from ids alone, without any search.
+
+        Raises RECEIPT_EXPIRED, INDEX_LAGGING (ids is not there yet), KEY_UNAVAILABLE, PURGED, and CORRUPT when the
+        body is not the one that was given out.
+        """
+        receipt = await self.receipt(receipt_id)
+        async with self.indexes.lease() as indexes:
+            chosen = await self._chooser(indexes, (IDS,)).again(receipt.observed(), receipt.mode, self._deadline_us())
+            stored = [_revision(row, indexes.ids) for row in receipt.rows]
+        rows = [await self._render(row, data) for row, data in zip(receipt.rows, stored, strict=True)]
+        if hashlib.sha256(body_bytes(list(map(row_bytes, rows)))).digest() != receipt.body_sha256:
+            message = f"the page of receipt {format_id(receipt_id)} renders to other bytes than were given out"
+            raise fail("CORRUPT", f"{message}; rebuild ids")
+        diagnostics = Diagnostics(lag=chosen.lag(), truncated=receipt.truncations)
+        return Page(atoms=tuple(rows), receipt=receipt, continuation=None, diagnostics=diagnostics)
+
+    async def verify(self, receipt_id: bytes) -> Verification:
+        """Search again at the receipt's positions, and compare. Raises what a read at them raises."""
+        receipt, kept = await self._kept(receipt_id)
+        search = loads(kept)
+        todo = plan_again(search["asked"], search["state"])
+        async with self.indexes.lease() as indexes:
+            chooser = self._chooser(indexes, todo.names)
+            chosen = await chooser.again(receipt.observed(), receipt.mode, self._deadline_us())
+            source = open_source(todo, indexes, chosen, len(receipt.rows))
+            gathered = gather(source, indexes.ids, chosen.positions, len(receipt.rows))
+        before = [row.revision for row in receipt.rows]
+        again = [resolved.row.revision for resolved in gathered.rows]
+        either = len(set(before) | set(again))
+        return Verification(
+            receipt=receipt_id,
+            exact=not source.notes.searched,
+            equal=before == again and search["ended"] == (gathered.next_state is None),
+            rows=len(before),
+            found=len(again),
+            overlap=len(set(before) & set(again)) / either if either else 1.0,
+            missing=tuple(revision for revision in before if revision not in set(again)),
+            added=tuple(revision for revision in again if revision not in set(before)),
+        )
+
+    async def _kept(self, receipt_id: bytes) -> tuple[ReadReceipt, bytes]:
+        receipt, search = await self.journal.receipt(receipt_id)
+        if receipt.log_id != self.log.log_id:
+            message = f"receipt {format_id(receipt_id)} is of the log {format_id(receipt.log_id)}"
+            raise fail("LOG_MISMATCH", f"{message}, this one is {format_id(self.log.log_id)}")
+        return receipt, search
+
+    async def _render(self, row: ReceiptRow, data: bytes) -> Row:
+        """A row that was sealed stays so; one that was not needs its key again."""
+        if row.sealed:
+            return render_row(row, clear_of(data), None)
+        opened = await self.content.open(data)
+        if not isinstance(opened, Opened):
+            message = f"{row.handle} was read with a key that is not here now: {opened.reason}"
+            raise fail("KEY_UNAVAILABLE", f"{message}; give the master key")
+        return render_row(row, opened.clear, opened)
+
+    def _chooser(self, indexes: IndexSet, names: tuple[str, ...]) -> Chooser:
+        return Chooser(indexes=indexes, plan=names, log=self.log, clock=self.clock, catch_up=self.catch_up)
+
+    def _deadline_us(self) -> int:
+        return self.clock.monotonic_us() + self.settings.read_timeout_ms * 1_000
+
+
+def _revision(row: ReceiptRow, index: Ids) -> bytes:
+    """The bytes of a row's revision; its atom must be the receipt's."""
+    found = index.revision(row.revision)
+    if found is None or found.atom != row.atom:
+        message = f"{row.handle}: ids has no revision {format_id(row.revision)} of atom {format_id(row.atom)}"
+        raise fail("CORRUPT", f"{message}; rebuild ids")
+    return found.data

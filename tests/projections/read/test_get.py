@@ -1,0 +1,194 @@
+"""Atoms by id, and the history of one."""
+
+import asyncio
+
+import pytest
+
+from atomlog.kernel.errors import AtomlogError
+from atomlog.kernel.ids import format_id
+from atomlog.kernel.jsontext import canonical
+from atomlog.kernel.settings import Settings
+from atomlog.kernel.times import format_time
+from atomlog.projections.read.page import body_bytes
+from atomlog.projections.read.render import row_bytes
+from atomlog.projections.read.selectors import ByIds, History
+from atomlog.schemas.revision import ValidTime
+from tests.projections.read.worlds import NewWorld, World, atoms_of
+from tests.support.batches import START_US, atom_id, create, retire, revise, slot
+
+
+def by_ids(*names: str) -> ByIds:
+    return ByIds(ids=tuple(map(atom_id, names)))
+
+
+def test_a_row_has_every_field_of_the_documented_shape(world: World) -> None:
+    async def run() -> None:
+        valid = ValidTime(from_us=START_US, to_us=None)
+        world.log0.batch("notes", [create("tea", schema="collection", value={"title": "Tea"})])
+        pinned = world.log0.head("tea")
+        slots = [slot("about", "tea", required=True, order_key=b"01"), slot("from", "tea", at=pinned, include=True)]
+        world.log0.batch("notes", [create("b", value={"text": "緑茶", "n": 0.5}, slots=slots, valid_time=valid)])
+        await world.follow()
+        page = await world.read(by_ids("b"))
+        [row] = page.to_dict()["atoms"]
+        assert row == {
+            "handle": "a1",
+            "atom": format_id(atom_id("b")),
+            "revision": format_id(world.log0.head("b")),
+            "schema": "source",
+            "state": "active",
+            "value": {"text": "緑茶", "n": 0.5},
+            "slots": [
+                {
+                    "role": "about",
+                    "target": format_id(atom_id("tea")),
+                    "mode": "refer",
+                    "revision": None,
+                    "resolved": format_id(pinned),
+                    "order_key": "01",
+                    "required": True,
+                },
+                {
+                    "role": "from",
+                    "target": format_id(atom_id("tea")),
+                    "mode": "include",
+                    "revision": format_id(pinned),
+                    "resolved": format_id(pinned),
+                    "order_key": "",
+                    "required": False,
+                },
+            ],
+            "kind": "source",
+            "origins": [],
+            "policy": "notes",
+            "valid_time": {"from": format_time(START_US), "to": None},
+            "score": None,
+            "match_reason": {},
+            "recorded_at": format_time(world.log0.now_us),
+            "status": "current",
+        }
+        assert list(page.to_dict()) == [
+            "atoms", "context", "trace", "time_cue", "receipt", "continuation", "diagnostics",
+        ]  # fmt: skip
+
+    asyncio.run(run())
+
+
+def test_the_body_is_the_canonical_json_of_atoms_and_context(world: World) -> None:
+    async def run() -> None:
+        world.log0.batch("notes", [create("a", value={"é": [1.0, -0.0, 2.5e-7], "b\u0001": "\u2028"}), create("b")])
+        await world.follow()
+        page = await world.read(by_ids("a", "b"))
+        shown = page.to_dict()
+        whole = canonical({"atoms": shown["atoms"], "context": shown["context"]}, "page")
+        assert page.body() == whole
+        assert body_bytes([row_bytes(row) for row in page.atoms]) == whole
+
+    asyncio.run(run())
+
+
+def test_atoms_come_in_the_order_asked_and_each_once(world: World) -> None:
+    async def run() -> None:
+        world.log0.batch("notes", [create(name) for name in "abc"])
+        await world.follow()
+        page = await world.read(by_ids("c", "a", "c", "b"))
+        assert atoms_of(page) == list(map(atom_id, "cab"))
+        assert [row.handle for row in page.atoms] == ["a1", "a2", "a3"]
+
+    asyncio.run(run())
+
+
+def test_of_several_ids_the_absent_ones_are_listed_and_the_rest_returned(world: World) -> None:
+    async def run() -> None:
+        world.log0.batch("notes", [create("a")])
+        await world.follow()
+        page = await world.read(by_ids("nothing", "a"))
+        assert atoms_of(page) == [atom_id("a")]
+        assert page.to_dict()["diagnostics"]["missing"] == [format_id(atom_id("nothing"))]
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("selector", [by_ids("nothing"), History(atom=atom_id("nothing"))])
+def test_a_single_absent_atom_is_not_found(world: World, selector: ByIds | History) -> None:
+    async def run() -> None:
+        world.log0.batch("notes", [create("a")])
+        await world.follow()
+        with pytest.raises(AtomlogError, match="not found, or not visible to you") as caught:
+            await world.read(selector)
+        assert caught.value.code == "NOT_FOUND"
+
+    asyncio.run(run())
+
+
+def test_a_retired_atom_is_returned_by_id_as_retired(world: World) -> None:
+    async def run() -> None:
+        world.log0.batch("notes", [create("a", value={"text": "x"})])
+        world.log0.batch("notes", [retire("a")])
+        await world.follow()
+        [row] = (await world.read(by_ids("a"))).atoms
+        assert (row.state, row.status, row.value) == ("retired", "retired", None)
+
+    asyncio.run(run())
+
+
+def test_a_pinned_old_revision_reads_and_says_that_it_is_superseded(world: World) -> None:
+    async def run() -> None:
+        world.log0.batch("notes", [create("a", value="old"), create("b", value="other")])
+        old, other = world.log0.head("a"), world.log0.head("b")
+        world.log0.batch("notes", [revise("a", value="new")])
+        await world.follow()
+        [row] = (await world.read(ByIds(ids=(atom_id("a"),), revision=old))).atoms
+        assert (row.value, row.status) == ("old", "superseded")
+        with pytest.raises(AtomlogError, match="NOT_FOUND"):
+            await world.read(ByIds(ids=(atom_id("a"),), revision=other))
+        [row] = (await world.read(ByIds(ids=(atom_id("a"),), revision=old), at=1)).atoms
+        assert row.status == "current"
+        with pytest.raises(AtomlogError, match="NOT_FOUND"):
+            await world.read(ByIds(ids=(atom_id("a"),), revision=world.log0.head("a")), at=1)
+
+    asyncio.run(run())
+
+
+def test_history_is_oldest_first_and_continues(world: World) -> None:
+    async def run() -> None:
+        world.log0.batch("notes", [create("a", value=0)])
+        for number in range(1, 7):
+            world.log0.batch("notes", [revise("a", value=number)])
+        await world.follow()
+        pages = await world.pages(History(atom=atom_id("a")), limits=[2, 3])
+        assert [[row.value for row in page.atoms] for page in pages] == [[0, 1], [2, 3, 4], [5, 6]]
+        assert [row.status for page in pages for row in page.atoms] == ["superseded"] * 6 + ["current"]
+
+    asyncio.run(run())
+
+
+def test_a_logical_slot_resolves_as_of_the_read_and_a_target_elsewhere_is_null(world: World) -> None:
+    async def run() -> None:
+        world.log0.batch("notes", [create("t", value=1)])
+        first = world.log0.head("t")
+        world.log0.batch("notes", [create("a", slots=[slot("about", "t"), slot("about", "never")])])
+        world.log0.batch("notes", [revise("t", value=2)])
+        await world.follow()
+        then = (await world.read(by_ids("a"), at=2)).atoms[0]
+        now = (await world.read(by_ids("a"))).atoms[0]
+        assert [found.resolved for found in then.slots] == [first, None]
+        assert [found.resolved for found in now.slots] == [world.log0.head("t"), None]
+
+    asyncio.run(run())
+
+
+def test_a_page_that_is_full_ends_early_and_goes_on(new_world: NewWorld) -> None:
+    async def run() -> None:
+        world = new_world(settings=Settings(page_bytes_max=2_000))
+        names = [f"n{number}" for number in range(9)]
+        world.log0.batch("notes", [create(name, value={"text": "x" * 500}) for name in names[:-1]])
+        world.log0.batch("notes", [create(names[-1], value={"text": "y" * 10_000})])
+        await world.follow()
+        pages = await world.pages(by_ids(*names))
+        assert atoms_of(*pages) == list(map(atom_id, names))
+        assert [len(page.atoms) for page in pages] == [2, 2, 2, 2, 1]
+        assert pages[0].diagnostics.truncated[0]["part"] == "page"
+        assert all(len(page.body()) <= 2_100 for page in pages[:-1])
+
+    asyncio.run(run())
