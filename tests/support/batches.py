@@ -135,6 +135,7 @@ class LogBuilder:
     partitions: int = 1
     log_id: bytes = LOG_ID
     owner: bytes = OWNER
+    seed: int = 0  # another one draws other revision ids
     now_us: int = START_US
     records: list[EffectiveRecord] = field(default_factory=list)  # those that count
     log_records: list[LogRecord] = field(default_factory=list)  # every one, void ones too
@@ -266,7 +267,7 @@ class LogBuilder:
     def _draw(self, size: int) -> bytes:
         """Bytes that differ each time and are the same in every run."""
         self._drawn += 1
-        return hashlib.sha256(f"{self.partition}/{self._drawn}".encode()).digest()[:size]
+        return hashlib.sha256(f"{self.seed}/{self.partition}/{self._drawn}".encode()).digest()[:size]
 
 
 def _carried(given: T | Keep, kept: T) -> T:

@@ -1,7 +1,7 @@
 """Helpers over the `Kv` port, and its in-memory form for simulation."""
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from atomlog.kernel.ports import Kv
 
@@ -71,8 +71,8 @@ class MemoryKv:
 class Staged:
     """Changes over a `Kv` that are seen by point reads here and written as one batch by `commit`.
 
-    `rows` is by how much they change the number of rows, for stores that keep a count: `insert` is a put of a key
-    that is not there, `remove` a delete of one that is. Scans go to the store below.
+    `rows` is by how much they change the number of rows, for stores that keep a count: `insert` is a put of keys
+    that are not there, `remove` a delete of one that is. Scans go to the store below.
     """
 
     __slots__ = ("_changes", "kv", "rows")
@@ -90,18 +90,26 @@ class Staged:
     def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
         """In the order of `keys`; those that are not staged are read with one call."""
         changes = self._changes
+        if changes.keys().isdisjoint(keys):
+            return self.kv.get_many(keys)
         below = [key for key in keys if key not in changes]
-        if not below:
-            return [changes[key] for key in keys]
         found = dict(zip(below, self.kv.get_many(below), strict=True))
         return [found[key] if key in found else changes[key] for key in keys]
 
     def put(self, key: bytes, value: bytes) -> None:
         self._changes[key] = value
 
+    def put_all(self, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        self._changes.update(pairs)
+
     def insert(self, key: bytes, value: bytes) -> None:
         self._changes[key] = value
         self.rows += 1
+
+    def insert_all(self, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        """Insert pairs whose keys all differ."""
+        self._changes.update(pairs)
+        self.rows += len(pairs)
 
     def delete(self, key: bytes) -> None:
         self._changes[key] = None

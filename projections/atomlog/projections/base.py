@@ -15,6 +15,8 @@ from atomlog.kernel.errors import fail
 from atomlog.kernel.kv import Staged, prefix_end, u16, u32, u64
 from atomlog.kernel.ports import Kv
 from atomlog.kernel.tail import START, Checkpoint, EffectiveRecord
+from atomlog.schemas import codec
+from atomlog.schemas.batch import Batch
 from atomlog.schemas.record import RULE
 from atomlog.schemas.varint import WireError
 
@@ -89,6 +91,15 @@ class Projection(Protocol):
 class _Standing:
     rows: int = 0
     checkpoint: Checkpoint = START
+
+
+def batch_of(record: EffectiveRecord) -> Batch:
+    """The batch of a Batch record; UPGRADE_REQUIRED when its revisions are in a schema that is not known here."""
+    batch = record.batch()
+    if batch.revision_schema != codec.load("RevisionV1").fingerprint:
+        message = f"position {record.position}: revisions in schema {batch.revision_schema.hex()} are not known"
+        raise fail("UPGRADE_REQUIRED", f"{message}; use a newer version of the program")
+    return batch
 
 
 class KvProjection:

@@ -1,0 +1,71 @@
+"""What one revision does to the relation index.
+
+A slot that a revision leaves as it was keeps its row. Rows of a retired atom are closed; a revise opens them again.
+"""
+
+from atomlog.kernel.kv import Staged, u64
+from atomlog.projections.relations.layout import (
+    INVERTED,
+    STATE,
+    STATE_BEFORE,
+    AtomState,
+    open_rows,
+    pack_state,
+    unpack_state,
+)
+from atomlog.projections.slices import SlotParts, is_retired, slice_revision
+from atomlog.schemas.revision import ATOM, PREVIOUS, REVISION, ZERO16
+
+
+def stage_revision(partition: bytes, revision: bytes, position: int, staged: Staged) -> set[bytes]:
+    """Stage the rows of a revision; the ranges (target ‖ role 00) that it touched without opening a row."""
+    atom = revision[ATOM]
+    key = STATE + partition + atom
+    raw = None if revision[PREVIOUS] == ZERO16 else staged.get(key)
+    if raw is None:
+        new = _next_state(None, revision, position)
+        rows = open_rows(partition, atom, new)
+        rows[key] = pack_state(new)
+        staged.insert_all(list(rows.items()))
+        return _ranges(new.slots) if new.retired else set()
+    old = unpack_state(raw)
+    new = _next_state(old, revision, position)
+    if new != old:
+        _stage_rows(open_rows(partition, atom, old), open_rows(partition, atom, new), position, staged)
+        staged.put(key, pack_state(new))
+        staged.insert(STATE_BEFORE + partition + atom + u64(INVERTED - old.since), raw)
+    return _ranges(old.slots) | _ranges(new.slots) - _opened(new, position)
+
+
+def _next_state(old: AtomState | None, revision: bytes, position: int) -> AtomState:
+    """The state after a revision: slots that stay as they were keep their birth."""
+    schema, _, slots, encoded, _ = slice_revision(revision)
+    retired = is_retired(revision)
+    births = [u64(position) + revision[REVISION]] * len(slots)
+    if old is None:
+        return AtomState(position, position, retired, births, schema, slots, encoded)
+    if not retired and not old.retired and schema == old.schema:
+        for index, (before, slot) in enumerate(zip(old.slots, slots, strict=False)):
+            if before == slot:
+                births[index] = old.births[index]
+        if births == old.births and slots == old.slots:
+            return old
+    return AtomState(old.created, position, retired, births, schema, slots, encoded)
+
+
+def _stage_rows(old: dict[bytes, bytes], new: dict[bytes, bytes], position: int, staged: Staged) -> None:
+    died = u64(position)
+    staged.insert_all([(key, value) for key, value in new.items() if key not in old])
+    staged.put_all([(key, died + value[8:]) for key, value in old.items() if key not in new])
+
+
+def _ranges(slots: list[SlotParts]) -> set[bytes]:
+    return {target + role + b"\x00" for role, target, _ in slots}
+
+
+def _opened(state: AtomState, position: int) -> set[bytes]:
+    """The ranges that have a row born at this position."""
+    if state.retired:
+        return set()
+    born = u64(position)
+    return _ranges([slot for birth, slot in zip(state.births, state.slots, strict=True) if birth[:8] == born])
