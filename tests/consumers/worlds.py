@@ -19,7 +19,7 @@ from atomlog.kernel.ports import LogRecord
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.system import SystemClock, SystemFiles, ThreadWorkers
 from atomlog.kernel.tail import EffectiveRecord
-from atomlog.projections.base import KvProjection
+from atomlog.projections.base import KvProjection, Projection
 from atomlog.projections.ids import Ids
 from tests.support.batches import LOG_ID, LogBuilder, create, member, revise
 
@@ -48,9 +48,20 @@ class Stubborn(Toy):
     skips_poison = False
 
 
+class ToyKind(RocksKind):
+    """Background work is the toy's own `step`, where it has one."""
+
+    async def step(self, projection: Projection) -> bool:
+        step: Callable[[], Awaitable[bool]] | None = getattr(projection, "step", None)
+        return False if step is None else await step()
+
+    def unfinished(self, projection: Projection) -> int:
+        return int(getattr(projection, "unfinished", 0))
+
+
 def toy(partitions: int = 1, *, poison: Sequence[int] = (), of: type[Toy] = Toy) -> RocksKind:
     broken = type(of.__name__, (of,), {"poison": frozenset(poison)})
-    return RocksKind(name=of.name, make=lambda kv: broken(kv, partitions), block_cache_bytes=CACHE)
+    return ToyKind(name=of.name, make=lambda kv: broken(kv, partitions), block_cache_bytes=CACHE)
 
 
 def ids(partitions: int = 1) -> RocksKind:

@@ -6,7 +6,7 @@ log holds an operator's `Repair` for it. What stops the reader itself (another h
 partition for good.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from atomlog.consumers.context import Context
@@ -40,6 +40,11 @@ class PartitionApplier:
     def position(self) -> int:
         """The next position to apply."""
         return self._tail.checkpoint.position
+
+    @property
+    def voids(self) -> Mapping[str, int]:
+        """Records that this object's reader skipped, by reason."""
+        return self._tail.voids
 
     @property
     def waits_for_repair(self) -> bool:

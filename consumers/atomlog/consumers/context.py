@@ -1,7 +1,7 @@
 """What every consumer works with, and the shapes its parts hand to one another."""
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from atomlog.consumers.events import OnEvent, ignore
 from atomlog.consumers.store_config import StoreConfig
@@ -27,25 +27,31 @@ class Context:
 
 
 class ProjectionKind(Protocol):
-    """How the projection of one name is opened. `directory` is a generation's; both calls may block."""
+    """How the projection of one name is opened and kept going. `directory` is a generation's.
+
+    Two generations may be open at once, in one process or in two: what they share must allow it.
+    """
 
     @property
     def name(self) -> str: ...
     def open_primary(self, directory: str) -> Projection:
-        """To follow with, creating what is not there. STORE_LOCKED, CORRUPT, STORE_TOO_NEW."""
+        """To follow with, creating what is not there. Blocks. STORE_LOCKED, CORRUPT, STORE_TOO_NEW."""
         ...
 
     def open_secondary(self, directory: str, scratch: str) -> Projection:
-        """To read with, beside a primary of another process. CORRUPT, STORE_TOO_NEW."""
+        """To read with, beside a primary of another process. Blocks. CORRUPT, STORE_TOO_NEW."""
         ...
 
+    async def prepare(self, projection: Projection) -> None:
+        """What would make the next read slow, done off the event loop. Called after opening and catching up."""
+        ...
 
-@runtime_checkable
-class WorksInBackground(Protocol):
-    """A projection whose rows need work after they are applied: embedding, sealing shards."""
+    async def step(self, projection: Projection) -> bool:
+        """One bounded piece of the work behind applied rows (embedding, sealing); False: nothing to do for now."""
+        ...
 
-    async def step(self) -> bool:
-        """Do one bounded piece of it; False when nothing is left to do for now."""
+    def unfinished(self, projection: Projection) -> int:
+        """Applied rows that still wait for such work."""
         ...
 
 

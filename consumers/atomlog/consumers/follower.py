@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 from atomlog.consumers.applier import PartitionApplier
-from atomlog.consumers.context import Context, Lag, ProjectionKind, WorksInBackground
+from atomlog.consumers.context import Context, Lag, ProjectionKind
 from atomlog.consumers.generations import Generation, GenerationDirectory, HeldLock
 from atomlog.consumers.handles import Handle
 from atomlog.consumers.lag import LagMeter
@@ -97,6 +97,7 @@ class Follower:
             directory.sweep()
             for applier in follower._appliers.values():
                 await applier.check()
+            await kind.prepare(projection)
             await follower._note_health()
         except BaseException:
             await follower.close()
@@ -300,9 +301,11 @@ class Follower:
             self._say("swap_failed", generation=current.name, error=f"{type(error).__name__}: {error}")
             return
         handle, appliers = Handle(current, projection), self._new_appliers(projection)
-        if not await self._bring_up(appliers, epoch):
+        ready = await self._bring_up(appliers, epoch)
+        if not ready:
             await handle.close(self._context.workers, self._directory)
             return
+        await self._kind.prepare(projection)
         self._retired.append(self._handle)
         self._say("generation_followed", generation=current.name, before=self.generation)
         self._handle, self._appliers = handle, appliers
@@ -346,8 +349,7 @@ class Follower:
             did = False
             try:
                 async with self.pinned() as projection:
-                    if isinstance(projection, WorksInBackground):
-                        did = await projection.step()
+                    did = await self._kind.step(projection)
                 self._background_error = None
             except Exception as error:
                 self._background_error = f"{type(error).__name__}: {error}"

@@ -115,8 +115,8 @@ class GenerationDirectory:
         self._say("generation_published", generation=generation.name)
 
     def discard(self, generation: Generation) -> None:
-        """Remove a generation that was never published, or that nothing of this process uses any more."""
-        if self._files.exists(generation.directory):
+        """Remove a generation that was not published."""
+        if self.current() != generation and self._files.exists(generation.directory):
             self._files.remove_tree(generation.directory)
 
     def sweep(self, in_use: Collection[str] = ()) -> list[str]:

@@ -1,16 +1,27 @@
-"""How a projection over one RocksDB is opened: the database lies in `db/` of its generation."""
+"""How projections are opened: over one RocksDB in `db/` of their generation, and vectors with shards and a cache."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from atomlog.kernel.ports import Kv
+from atomlog.consumers.generations import GenerationDirectory, Scratch
+from atomlog.kernel.content import ContentOpener
+from atomlog.kernel.errors import AtomlogError
+from atomlog.kernel.ports import Files, Kv, Workers
 from atomlog.kernel.rocks import open_primary, open_secondary
+from atomlog.kernel.settings import Settings
+from atomlog.kernel.vector_spaces import VectorSpace
 from atomlog.projections.base import Projection
+from atomlog.projections.encoders import Encoder
+from atomlog.projections.vectors import Vectors
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RocksKind:
-    """A `ProjectionKind` of one RocksDB. `make` builds the projection over the opened store."""
+    """A `ProjectionKind` of one RocksDB without background work. `make` builds the projection over the opened store."""
 
     name: str
     make: Callable[[Kv], Projection]
@@ -23,9 +34,185 @@ class RocksKind:
         path = f"{directory}/db"
         return self._made(open_secondary(path, f"{scratch}/db", block_cache_bytes=self.block_cache_bytes))
 
+    async def prepare(self, projection: Projection) -> None:
+        """Nothing: RocksDB is ready when it is open."""
+
+    async def step(self, projection: Projection) -> bool:
+        return False
+
+    def unfinished(self, projection: Projection) -> int:
+        return 0
+
     def _made(self, kv: Kv) -> Projection:
+        return _made(kv, self.make)
+
+
+class VectorsKind:
+    """The `ProjectionKind` of vectors: `db/` and `shards/` in a generation, and the embedding cache beside them.
+
+    The cache outlives generations, so that a rebuild does not pay for embeddings again. One process writes it; another
+    one, a rebuild beside a follower, reads it and keeps its own new embeddings only in its generation.
+    """
+
+    name = "vectors"
+
+    def __init__(
+        self,
+        *,
+        partitions: int,
+        shard_rows: int,
+        spaces: Sequence[VectorSpace],
+        encoders: Mapping[str, Encoder],
+        content: ContentOpener,
+        directory: GenerationDirectory,
+        files: Files,
+        workers: Workers,
+        settings: Settings,
+    ) -> None:
+        self._partitions = partitions
+        self._shard_rows = shard_rows
+        self._spaces = spaces
+        self._encoders = encoders
+        self._content = content
+        self._files = files
+        self._workers = workers
+        self._settings = settings
+        self._cache = _SharedCache(directory, settings.block_cache_bytes)
+
+    def open_primary(self, directory: str) -> Projection:
+        kv = open_primary(f"{directory}/db", block_cache_bytes=self._settings.block_cache_bytes)
+        cache = _made(kv, lambda _: self._cache.take())
         try:
-            return self.make(kv)
+            return _made(kv, lambda kv: self._vectors(kv, directory, cache))
         except BaseException:
-            kv.close()
+            self._cache.give_back()
             raise
+
+    def open_secondary(self, directory: str, scratch: str) -> Projection:
+        cache_bytes = self._settings.block_cache_bytes
+        kv = open_secondary(f"{directory}/db", f"{scratch}/db", block_cache_bytes=cache_bytes)
+        return _made(kv, lambda kv: self._vectors(kv, directory, None))
+
+    async def prepare(self, projection: Projection) -> None:
+        assert isinstance(projection, Vectors)
+        await projection.load()
+
+    async def step(self, projection: Projection) -> bool:
+        assert isinstance(projection, Vectors)
+        return await projection.step()
+
+    def unfinished(self, projection: Projection) -> int:
+        """Rows that were not looked at or wait for another try; those that have failed for good are done with."""
+        assert isinstance(projection, Vectors)
+        works = [(n, projection.work(n, space.id)) for n in range(self._partitions) for space in self._spaces]
+        return sum(projection.rows(partition) - work.cursor + work.retrying for partition, work in works)
+
+    def _vectors(self, kv: Kv, directory: str, cache: Kv | None) -> Vectors:
+        return _VectorsWithCache(
+            kv,
+            self._partitions,
+            spaces=self._spaces,
+            shard_rows=self._shard_rows,
+            directory=f"{directory}/shards",
+            files=self._files,
+            workers=self._workers,
+            settings=self._settings,
+            content=self._content,
+            encoders=self._encoders,
+            cache=cache,
+            on_close=self._cache.give_back if cache is not None else lambda: None,
+        )
+
+
+class _VectorsWithCache(Vectors):
+    """Gives its share of the cache back when it is closed."""
+
+    def __init__(self, *args: Any, on_close: Callable[[], None], **rest: Any) -> None:
+        super().__init__(*args, **rest)
+        self._on_close = on_close
+
+    def close(self) -> None:
+        super().close()
+        self._on_close()
+
+
+class _SharedCache:
+    """`projections/vectors/cache`, opened once for all generations that this process has open."""
+
+    def __init__(self, directory: GenerationDirectory, block_cache_bytes: int) -> None:
+        self._directory = directory
+        self._block_cache_bytes = block_cache_bytes
+        self._kv: Kv | None = None
+        self._scratch: Scratch | None = None
+        self._users = 0
+        self._lock = threading.Lock()  # generations are opened and closed on the workers' threads
+
+    def take(self) -> Kv:
+        with self._lock:
+            if self._kv is None:
+                self._kv = self._open()
+            self._users += 1
+            return self._kv
+
+    def give_back(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0 and self._kv is not None:
+                self._kv.close()
+                self._kv = None
+                if self._scratch is not None:
+                    self._directory.drop(self._scratch)
+                    self._scratch = None
+
+    def _open(self) -> Kv:
+        path = f"{self._directory.directory}/cache"
+        try:
+            return open_primary(path, block_cache_bytes=self._block_cache_bytes)
+        except AtomlogError as error:
+            if error.code != "STORE_LOCKED":
+                raise
+        self._scratch = self._directory.scratch()
+        kv = open_secondary(path, f"{self._scratch.directory}/db", block_cache_bytes=self._block_cache_bytes)
+        return _ReadOnly(kv)
+
+
+class _ReadOnly:
+    """A `Kv` that another process writes: what is to be kept here is not kept."""
+
+    writable = False
+
+    def __init__(self, kv: Kv) -> None:
+        self._kv = kv
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._kv.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        return self._kv.get_many(keys)
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return self._kv.scan(start, stop)
+
+    def scan_back(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return self._kv.scan_back(start, stop)
+
+    def write(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()) -> None:
+        """Dropped: an embedding that is not kept is made again when it is needed again."""
+
+    def sync(self) -> None:
+        """Nothing was written."""
+
+    def catch_up(self) -> None:
+        self._kv.catch_up()
+
+    def close(self) -> None:
+        self._kv.close()
+
+
+def _made(kv: Kv, make: Callable[[Kv], T]) -> T:
+    """What `make` makes of an opened store, which is closed when it fails."""
+    try:
+        return make(kv)
+    except BaseException:
+        kv.close()
+        raise

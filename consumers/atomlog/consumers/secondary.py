@@ -55,7 +55,9 @@ class SecondaryView:
                 message = f"projection {kind.name} is not made yet by process {directory.holder()}, which has its lock"
                 raise fail("STORE_LOCKED", message, retry_after_ms=1_000)
             await clock.sleep(context.settings.follow_poll_ms / 1_000)
-        return cls(context, directory, kind, await _open(context, directory, kind))
+        handle = await open_beside(context, directory, kind)
+        await kind.prepare(handle.projection)
+        return cls(context, directory, kind, handle)
 
     @property
     def generation(self) -> str:
@@ -84,6 +86,7 @@ class SecondaryView:
             if current is not None and current.name not in (self.generation, self._next and self._next.generation.name):
                 await self._open_next()
             await self._catch_up_current()
+            await self._kind.prepare(self._handle.projection)
             await self._take_over_if_as_far()
             await self._bury()
 
@@ -135,7 +138,7 @@ class SecondaryView:
                 await self._open_next()
 
     async def _open_next(self) -> None:
-        former, self._next = self._next, await _open(self._context, self._directory, self._kind)
+        former, self._next = self._next, await open_beside(self._context, self._directory, self._kind)
         if former is not None:
             await former.close(self._context.workers, self._directory)
 
@@ -149,6 +152,7 @@ class SecondaryView:
         wanted = {p: min(position, ends[p] - 1) for p, position in self.positions().items()}
         if is_behind(self._next.positions(partitions), wanted):
             return
+        await self._kind.prepare(self._next.projection)
         self._retired.append(self._handle)
         self._handle, self._next = self._next, None
 
@@ -161,8 +165,11 @@ class SecondaryView:
         self._context.on_event({"event": event, "projection": self.name, **fields})
 
 
-async def _open(context: Context, directory: GenerationDirectory, kind: ProjectionKind) -> Handle:
-    """The current generation as a secondary. Its files may move while it is opened: then once more."""
+async def open_beside(context: Context, directory: GenerationDirectory, kind: ProjectionKind) -> Handle:
+    """The current generation as a secondary. Its files may move while it is opened: then once more.
+
+    Raises CORRUPT, STORE_TOO_NEW, STORE_READ_ONLY; STORE_LOCKED when there is no current generation.
+    """
     error: Exception | None = None
     for _ in range(OPEN_TRIES):
         generation = directory.current()

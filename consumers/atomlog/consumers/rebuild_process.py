@@ -1,0 +1,165 @@
+"""Both ends of a process that runs one rebuild job: `python -m atomlog.consumers.rebuild_process`.
+
+It gets its job as one line of JSON on stdin and answers with lines of JSON on stdout: `{"done", "total"}` now and
+then, `{"event"}`, and at last `{"report"}`, `{"error"}` or `{"crash"}`. It ends when its stdin does, so it never
+outlives the process that started it, and it may be killed at any time: `rebuild_job` says why that leaves nothing
+that matters.
+"""
+
+import asyncio
+import signal
+import sys
+import traceback
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from atomlog.consumers.context import ProjectionKind
+from atomlog.consumers.events import Event, OnEvent
+from atomlog.consumers.generations import GenerationDirectory
+from atomlog.consumers.heads_projection import HeadsProjection
+from atomlog.consumers.kinds import RocksKind
+from atomlog.consumers.parts import Parts, open_parts, projection_kinds
+from atomlog.consumers.processes import interpreter
+from atomlog.consumers.rebuild_job import RebuildJob, RebuildReport, run_job
+from atomlog.consumers.store_config import StoreConfig
+from atomlog.kernel import jsontext
+from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.ports import Clock
+from atomlog.kernel.system import SystemFiles
+
+LINE_BYTES_MAX: Final = 1024 * 1024  # of one line of a job's output
+PROGRESS_EVERY_US: Final = 100_000
+END_SECONDS: Final = 5.0  # for a process that was asked to end; then it is killed
+MODULE: Final = "atomlog.consumers.rebuild_process"
+
+
+async def in_process(job: RebuildJob, progress: Callable[[int, int], None], on_event: OnEvent) -> RebuildReport:
+    """Run a job in a process of its own. An error of the job stands in the report.
+
+    Raises RuntimeError with the process's traceback when it met a bug. Cancelled: the process ends first.
+    """
+    process = await asyncio.create_subprocess_exec(
+        interpreter(), "-m", MODULE, stdin=PIPE, stdout=PIPE, limit=LINE_BYTES_MAX
+    )
+    try:
+        assert process.stdin is not None
+        process.stdin.write(jsontext.dumps(job.to_dict()) + b"\n")
+        answer = await _answer(process, progress, on_event)
+        await process.wait()
+    finally:
+        await _end(process)
+    if "crash" in answer:
+        raise RuntimeError(f"rebuilding {job.name} failed:\n{answer['crash']}")
+    if "error" in answer:
+        return RebuildReport(name=job.name, positions={}, error=answer["error"])
+    return RebuildReport.from_dict(answer["report"])
+
+
+async def _answer(process: Process, progress: Callable[[int, int], None], on_event: OnEvent) -> dict[str, Any]:
+    """The last line, progress told on the way; an error when the process ended without one."""
+    assert process.stdout is not None
+    async for line in process.stdout:
+        found: dict[str, Any] = jsontext.loads(line)
+        if "event" in found:
+            on_event(found["event"])
+        elif "done" in found:
+            progress(found["done"], found["total"])
+        else:
+            return found
+    code = await process.wait()
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    error = fail("OVERLOADED", f"the process that rebuilt it {how}; is there enough memory?", retry_after_ms=None)
+    return {"error": error.to_dict()}
+
+
+async def _end(process: Process) -> None:
+    """End it if it still runs: it removes what it has made."""
+    if process.stdin is not None:
+        process.stdin.close()
+    if process.returncode is None:
+        try:
+            await asyncio.wait_for(process.wait(), END_SECONDS)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+# --- the other end -----------------------------------------------------------------------------------------------
+
+
+async def _main() -> None:
+    stdin = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
+    job = RebuildJob.from_dict(jsontext.loads(await stdin.readline()))
+    work = asyncio.create_task(_work(job))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)  # the process above decides
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
+    orphaned = asyncio.create_task(stdin.read())
+    await asyncio.wait({work, orphaned}, return_when=asyncio.FIRST_COMPLETED)
+    work.cancel()
+    with suppress(asyncio.CancelledError, BrokenPipeError):
+        _tell(await work)
+
+
+async def _work(job: RebuildJob) -> dict[str, Any]:
+    """The last line of this process."""
+    try:
+        report = await _run(job)
+    except AtomlogError as error:
+        return {"error": error.to_dict()}
+    except Exception:
+        return {"crash": traceback.format_exc()}
+    return {"report": report.to_dict()}
+
+
+async def _run(job: RebuildJob) -> RebuildReport:
+    def say(event: Event) -> None:
+        _tell({"event": event})
+
+    parts = open_parts(
+        job.directory,
+        StoreConfig.load(SystemFiles(), job.directory),
+        settings=job.settings,
+        master_key_file=job.master_key_file,
+        read_only=True,
+        on_event=say,
+    )
+    try:
+        directory = GenerationDirectory(parts.machine.files, job.directory, job.name, say)
+        told = _Told(parts.machine.clock)
+        return await run_job(job, parts.context, directory, kind_of(parts, job.name), parts.content, told)
+    finally:
+        await parts.close()
+
+
+def kind_of(parts: Parts, name: str) -> ProjectionKind:
+    """How a projection is opened, heads included."""
+    if name != HeadsProjection.name:
+        return projection_kinds(parts)[name]
+    partitions, cache = parts.config.partitions, parts.settings.block_cache_bytes
+    return RocksKind(name=name, make=lambda kv: HeadsProjection(kv, partitions), block_cache_bytes=cache)
+
+
+class _Told:
+    """Progress as lines, not more often than somebody can look."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._next_us = 0
+
+    def __call__(self, done: int, total: int) -> None:
+        now_us = self._clock.monotonic_us()
+        if now_us >= self._next_us or done >= total:
+            self._next_us = now_us + PROGRESS_EVERY_US
+            _tell({"done": done, "total": total})
+
+
+def _tell(line: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(jsontext.dumps(line) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())
