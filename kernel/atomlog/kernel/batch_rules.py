@@ -6,7 +6,7 @@ from typing import Any
 from atomlog.kernel.errors import Detail
 from atomlog.kernel.findings import Findings, detail, one_error
 from atomlog.kernel.ids import keyed_id, shown
-from atomlog.kernel.model import Alias, AtomRef, Change, Create, Keep, Retire, Revise, RevisionRef
+from atomlog.kernel.model import Alias, AtomRef, Change, Create, Handle, Keep, Retire, Revise, RevisionRef
 from atomlog.kernel.references import named_space
 from atomlog.schemas.revision import ZERO16
 
@@ -73,7 +73,8 @@ def _check_pins(changes: Sequence[Change | None], identities: _Identities, findi
             if not isinstance(revision, Alias) or revision == target:
                 continue
             wanted, found = identities.of(target), identities.of(revision)
-            if None not in (wanted, found) and wanted != found:
+            told = not any(atom is None or isinstance(atom, Handle) for atom in (wanted, found))
+            if told and wanted != found:
                 findings.add(f"{path}.revision", f"{shown(revision.name)} stands for a revision of another atom")
 
 

@@ -13,6 +13,7 @@ from atomlog.kernel.ids import invalid, parse_id, parse_name, shown
 from atomlog.kernel.model import Alias, AtomRef, OriginRequest, ProvenanceRequest, RevisionRef, SlotRequest
 from atomlog.kernel.profiles import KINDS
 from atomlog.kernel.references import parse_atom_ref, parse_revision_ref
+from atomlog.kernel.text import refuse_blob
 from atomlog.kernel.times import format_time, parse_time
 from atomlog.kernel.vector_spaces import parse_vector_space
 from atomlog.schemas.revision import ZERO16, ValidTime
@@ -93,10 +94,7 @@ class PartReader:
 
     def value(self, raw: Any, path: str) -> Any:
         """Any JSON; the one word that is the store's own is refused."""
-        if isinstance(raw, dict) and "blob" in raw:
-            self.findings.add(
-                f"{path}.blob", 'the store itself writes "blob" where it keeps a long text; give the "text"'
-            )
+        self.take(refuse_blob, raw, path, None)
         return raw
 
     def atom(self, fields: Mapping[str, Any], name: str, path: str) -> AtomRef:

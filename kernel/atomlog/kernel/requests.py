@@ -73,7 +73,7 @@ def parse_write(raw: Mapping[str, Any] | Batch | WriteRequest) -> WriteRequest:
     findings = Findings()
     batch = plain_copy(raw, findings)
     if not isinstance(batch, dict):
-        raise invalid(ROOT, f"{shown(batch)} is no batch; write an object with {', '.join(_BATCH_FIELDS)}")
+        raise invalid(ROOT, f"{shown(raw)} is no batch; write an object with {', '.join(_BATCH_FIELDS)}")
     # 2. Every part by itself. Aliases first: a change may name a later one.
     aliases = _aliases(batch, findings)
     reader = PartReader(findings, "", aliases)
