@@ -119,8 +119,8 @@ class Follower:
 
     @property
     def is_stopped_for_good(self) -> bool:
-        """A partition stands still and no Repair record can help it."""
-        return any(one.error is not None and not one.waits_for_repair for one in self._appliers.values())
+        """Every partition stands still and no Repair record can help."""
+        return all(one.error is not None and not one.waits_for_repair for one in self._appliers.values())
 
     @property
     def health(self) -> Health:

@@ -1,0 +1,144 @@
+"""`consume`: a process that does nothing but follow the log for some projections of a store on this machine."""
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from typing import Any, Final
+
+from atomlog.consumers.events import OnEvent, ignore
+from atomlog.consumers.follower import Follower
+from atomlog.consumers.generations import GenerationDirectory, HeldLock
+from atomlog.consumers.parts import PROJECTIONS, Machine, Parts, open_parts, projection_kinds
+from atomlog.consumers.store_config import StoreConfig
+from atomlog.consumers.waiting import first_of
+from atomlog.kernel.errors import EXIT_INTERRUPTED, AtomlogError, fail
+from atomlog.kernel.ids import invalid
+from atomlog.kernel.settings import Settings
+
+LOCK_SECONDS: Final = 0.2  # between two looks at a lock that another process has
+CHECK_SECONDS: Final = 0.2  # between two looks at a follower that may have stopped
+
+
+async def run_consumer(
+    directory: str,
+    names: Sequence[str],
+    *,
+    settings: Settings | None = None,
+    master_key_file: str | None = None,
+    machine: Machine | None = None,
+    on_event: OnEvent = ignore,
+    wait: bool = False,
+    status_seconds: float | None = None,
+    stop: asyncio.Event | None = None,
+) -> int:
+    """Follow the log for these projections until SIGTERM, SIGINT or `stop`; the exit code for that.
+
+    Each is followed on its own: another one's quarantine or Repair does not concern it. Events go to `on_event`, with
+    `{"event": "status", "projections": […]}` every `status_seconds`. `wait`: until other processes give their locks
+    back, instead of STORE_LOCKED. Signals are handled only on the main thread's event loop.
+
+    Raises:
+        STORE_NOT_FOUND, STORE_TOO_NEW, STORE_READ_ONLY, INVALID_INPUT, STORE_LOCKED naming the process that follows.
+        LOG_DIVERGED, LOG_MISMATCH, UPGRADE_REQUIRED, CORRUPT: everything stands still, and no Repair can help it.
+            While one partition of one projection can still go on, the process does, and `stopped` was the event.
+    """
+    machine = machine or Machine()
+    chosen = _chosen(names)
+    config = StoreConfig.load(machine.files, directory)
+    if config.read_only:
+        raise fail("STORE_READ_ONLY", f"{directory} is a replayed copy: nothing comes that could be followed")
+    async with AsyncExitStack() as closing:
+        ending = _Ending(stop)
+        closing.callback(ending.listen())
+        parts = open_parts(
+            directory,
+            config,
+            settings=settings or Settings(),
+            master_key_file=master_key_file,
+            read_only=True,  # as far as receipts go: a consumer gives none out
+            machine=machine,
+            on_event=on_event,
+        )
+        closing.push_async_callback(parts.close)
+        followers: list[Follower] = []
+        for name in chosen:
+            follower = await _start(parts, name, wait, ending)
+            if follower is None:
+                return ending.code
+            closing.push_async_callback(follower.close)
+            followers.append(follower)
+        on_event({"event": "consuming", "projections": [_shown(follower) for follower in followers]})
+        await _run(parts, followers, ending, status_seconds)
+        on_event({"event": "stopping", "projections": [_shown(follower) for follower in followers]})
+        return ending.code
+
+
+class _Ending:
+    """Why this process is to end."""
+
+    def __init__(self, stop: asyncio.Event | None) -> None:
+        self.event = stop or asyncio.Event()
+        self.code = 0
+
+    def listen(self) -> Any:
+        """Handle the signals; returns what undoes that."""
+        loop = asyncio.get_running_loop()
+        with suppress(ValueError, RuntimeError):  # not the main thread: somebody else decides
+            loop.add_signal_handler(signal.SIGTERM, self._end, 0)
+            loop.add_signal_handler(signal.SIGINT, self._end, EXIT_INTERRUPTED)
+            return lambda: [loop.remove_signal_handler(number) for number in (signal.SIGTERM, signal.SIGINT)]
+        return lambda: None
+
+    def _end(self, code: int) -> None:
+        self.code = code
+        self.event.set()
+
+
+async def _start(parts: Parts, name: str, wait: bool, ending: _Ending) -> Follower | None:
+    """The follower of one projection; None when this process is to end before it got the lock."""
+    directory = GenerationDirectory(parts.machine.files, parts.directory, name, parts.on_event)
+    lock: HeldLock | None = directory.lock() if not wait else directory.try_lock()
+    if lock is None:
+        parts.on_event({"event": "waiting", "projection": name, "pid": directory.holder()})
+    while lock is None:
+        await first_of(ending.event.wait(), parts.machine.clock.sleep(LOCK_SECONDS))
+        if ending.event.is_set():
+            return None
+        lock = directory.try_lock()
+    return await Follower.start(parts.context, directory, projection_kinds(parts)[name], lock=lock)
+
+
+async def _run(parts: Parts, followers: Sequence[Follower], ending: _Ending, status_seconds: float | None) -> None:
+    clock = parts.machine.clock
+    status_us = clock.monotonic_us()
+    while not ending.event.is_set():
+        if all(follower.is_stopped_for_good for follower in followers):
+            raise _reason(followers[0])
+        if status_seconds is not None and clock.monotonic_us() - status_us >= status_seconds * 1_000_000:
+            status_us = clock.monotonic_us()
+            statuses = [await follower.status() for follower in followers]
+            parts.on_event({"event": "status", "projections": statuses})
+        await first_of(ending.event.wait(), clock.sleep(CHECK_SECONDS))
+
+
+def _reason(follower: Follower) -> AtomlogError:
+    assert follower.error is not None
+    return follower.error
+
+
+def _shown(follower: Follower) -> dict[str, Any]:
+    positions = {str(partition): position for partition, position in sorted(follower.positions().items())}
+    return {"name": follower.name, "generation": follower.generation, "positions": positions}
+
+
+def _chosen(names: Sequence[str]) -> list[str]:
+    if not names:
+        raise invalid("names", f"name at least one projection: {', '.join(PROJECTIONS)}")
+    for index, name in enumerate(names):
+        if name == "heads":
+            message = "heads are kept by the process that writes; they need no consumer"
+            raise invalid(f"names[{index}]", message)
+        if name not in PROJECTIONS:
+            raise invalid(f"names[{index}]", f"there is no projection {name!r}; there are {', '.join(PROJECTIONS)}")
+    return list(dict.fromkeys(names))
