@@ -6,6 +6,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from atomlog.consumers.quote import Quote
 from atomlog.consumers.status import Status
 from atomlog.consumers.store import AsyncStore, Id
 from atomlog.consumers.writing import RawBatch
@@ -121,6 +122,10 @@ class Store:
     def verify_receipt(self, receipt: str | ReadReceipt) -> Any:
         """Search again at a receipt's positions and report the overlap."""
         return self._loop.run(self._store.verify_receipt(receipt))
+
+    def quote(self, atom: Id, n: int = 0, **options: Any) -> Quote:
+        """The exact text of the n-th origin of an atom."""
+        return self._loop.run(self._store.quote(atom, n, **options))
 
     def status(self) -> Status:
         """Where each partition and projection stands."""

@@ -10,9 +10,14 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from atomlog.consumers.attachment import Attachment
+from atomlog.consumers.content_digest import content_digest
 from atomlog.consumers.events import OnEvent, ignore
 from atomlog.consumers.generations import GenerationDirectory
+from atomlog.consumers.log_dump import log_dump
 from atomlog.consumers.parts import PROJECTIONS, Machine, Parts, create_store, open_parts, projection_kinds
+from atomlog.consumers.quote import Quote, read_quote
+from atomlog.consumers.rebuild import Progress, rebuild
+from atomlog.consumers.rebuild_job import RebuildReport
 from atomlog.consumers.status import Status, store_status
 from atomlog.consumers.store_config import SHARD_ROWS, VECTOR_SPACES, StoreConfig
 from atomlog.consumers.writing import RawBatch, WriteSide
@@ -41,9 +46,12 @@ Id = str | bytes | Mapping[str, Any]
 class AsyncStore:
     """An open store. `async with AsyncStore.open(directory) as store: …`, or `await` it and `close` later."""
 
-    def __init__(self, parts: Parts, writing: WriteSide, views: Mapping[str, Attachment]) -> None:
+    def __init__(
+        self, parts: Parts, writing: WriteSide, views: Mapping[str, Attachment], master_key_file: str | None
+    ) -> None:
         """Use `open`."""
         self._parts = parts
+        self._master_key_file = master_key_file
         self._writing = writing
         self._views = views
         self._closed = False
@@ -132,7 +140,7 @@ class AsyncStore:
                 await writing.open()
             views = await _open_views(parts, projections, opening, may_follow=follow and not parts.read_only)
             opening.pop_all()
-        return cls(parts, writing, views)
+        return cls(parts, writing, views, master_key_file)
 
     async def close(self) -> None:
         """Answer what is in hand, make everything durable, release every lock."""
@@ -319,6 +327,24 @@ class AsyncStore:
         self._check_open()
         return await self._reader.verify(_receipt_id(receipt))
 
+    async def quote(
+        self, atom: Id, n: int = 0, *, space: str = DEFAULT_SPACE, policy: str | None = None, **options: Any
+    ) -> Quote:
+        """The exact text of the n-th origin of an atom, from the source revision it was taken from.
+
+        Raises INVALID_INPUT when there is no such origin, CORRUPT when the bytes are not those that were cited.
+        """
+        row = (await self.get(atom, space=space, policy=policy, **options)).atoms[0]
+        if not 0 <= n < len(row.origins):
+            raise invalid("n", f"the atom has {len(row.origins)} origins, counted from 0")
+        origin = row.origins[n]
+        async with self._views["ids"].pinned() as ids:
+            assert isinstance(ids, Ids)
+            source = ids.revision(origin.revision)
+        if source is None:
+            raise fail("INDEX_LAGGING", "the source revision is not indexed yet", retry_after_ms=100)
+        return await read_quote(self._parts.content, source.data, origin)
+
     # -- for operators
 
     async def status(self) -> Status:
@@ -332,6 +358,59 @@ class AsyncStore:
         deadline_us = self._parts.machine.clock.monotonic_us() + int(timeout_s * 1_000_000)
         for view in self._views.values():
             await view.wait_for(ends, deadline_us)
+
+    async def rebuild(
+        self,
+        names: Sequence[str] | None = None,
+        *,
+        swap: bool = True,
+        force: bool = False,
+        progress: Progress | None = None,
+    ) -> list[RebuildReport]:
+        """Build projections anew beside the live ones, compare, and exchange; `swap` False only compares.
+
+        One report each; `first_error` of `atomlog.consumers.rebuild` says what is wrong in them.
+        """
+        self._check_open()
+        parts = self._parts
+        reports = await rebuild(
+            parts.directory,
+            names,
+            swap=swap,
+            force=force,
+            settings=parts.settings,
+            master_key_file=self._master_key_file,
+            progress=progress,
+            on_event=parts.on_event,
+            files=parts.machine.files,
+        )
+        for report in reports:
+            if report.swapped and report.name in self._views:
+                await self._views[report.name].catch_up()
+        return reports
+
+    async def verify(
+        self, names: Sequence[str] | None = None, *, progress: Progress | None = None
+    ) -> list[RebuildReport]:
+        """`rebuild` without exchanging anything."""
+        return await self.rebuild(names, swap=False, progress=progress)
+
+    async def content_digest(self) -> str:
+        """A digest of all content and its history that two stores share which were fed the same, in hex."""
+        self._check_open()
+        async with self._views["ids"].pinned() as ids:
+            assert isinstance(ids, Ids)
+            return await content_digest(ids, self._parts.content, self._views["ids"].positions())
+
+    async def log_dump(self, partition: int | None = None) -> AsyncIterator[dict[str, Any]]:
+        """Every record with its verdict: effective, or void and why."""
+        self._check_open()
+        numbers = range(self.config.partitions) if partition is None else (partition,)
+        for number in numbers:
+            if not 0 <= number < self.config.partitions:
+                raise invalid("partition", f"{number}: the store has {self.config.partitions}, counted from 0")
+            async for record in log_dump(self._parts.log, self.config.genesis(number), number):
+                yield record
 
     async def _catch_up(self, names: Sequence[str], positions: model.Positions, deadline_us: int) -> None:
         for name in names:
