@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from atomlog.kernel.ids import format_id
+from atomlog.kernel.ports import Kv
+from atomlog.kernel.rocks import open_primary
 from atomlog.kernel.settings import Settings
 from atomlog.projections.read import members as members_module
 from atomlog.projections.read.page import Page
@@ -16,6 +19,7 @@ from atomlog.projections.read.selectors import ByIds, Groups, History, Members, 
 from atomlog.projections.relations import Relations as RelationIndex
 from tests.projections.histories import GROUPS, MEMBERSHIPS, NAMES, ROLES, histories
 from tests.projections.read import expected
+from tests.projections.read.worlds import NAMES as NAMES_OF_INDEXES
 from tests.projections.read.worlds import NewWorld, World, atoms_of
 from tests.support.batches import LogBuilder, atom_id, create, member, retire, revise, slot
 
@@ -316,5 +320,35 @@ def test_one_atom_has_one_revision_throughout_its_pages(world: World) -> None:
         assert [row.value for row in (*first.atoms, *second.atoms)] == [1, 1]
         assert second.receipt.positions == first.receipt.positions
         assert second.atoms[0].status == "current"  # as of the pages' own position
+
+    asyncio.run(run())
+
+
+def test_pages_over_stores_on_disk_go_on_after_they_were_closed_and_opened(tmp_path: Path, new_world: NewWorld) -> None:
+    async def run() -> None:
+        opened: dict[str, Kv] = {}
+
+        def open_next() -> Kv:
+            name = f"db{len(opened)}"
+            opened[name] = open_primary(str(tmp_path / name), block_cache_bytes=1024 * 1024)
+            return opened[name]
+
+        world = new_world(new_kv=open_next)
+        wanted = playlist(world, 60)
+        await world.follow()
+        first = await world.read(Members(group=atom_id("p")), limit=25)
+        await world.journal.flush()
+        for kv in opened.values():
+            kv.close()
+        world.kvs = {
+            name: open_primary(str(tmp_path / path), block_cache_bytes=1024 * 1024)
+            for name, path in zip(NAMES_OF_INDEXES, opened, strict=True)
+        }
+        world.open()
+        second = await world.read(Members(group=atom_id("p")), continuation=first.continuation)
+        assert atoms_of(first, second) == wanted
+        assert (await world.reader.replay(first.receipt.receipt)).body() == first.body()
+        for kv in world.kvs.values():
+            kv.close()
 
     asyncio.run(run())

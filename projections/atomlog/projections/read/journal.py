@@ -52,9 +52,9 @@ class Journal:
 
         `search` is what was asked for, with vectors in place of texts, for `verify`.
         """
-        self._buffer[receipt.receipt] = (receipt, search)
         if kept:
             await self._workers.run(lambda: self._shelf.put((), kept))
+        self._buffer[receipt.receipt] = (receipt, search)
         if len(self._buffer) >= BUFFERED_MAX:
             await self._write_out()
         elif self._timer is None or self._timer.done():

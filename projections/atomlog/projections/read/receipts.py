@@ -163,11 +163,8 @@ def from_dict(value: Mapping[str, Any]) -> ReadReceipt:
 def score_of(bits: bytes) -> float:
     """The JSON number of a score: the shortest decimal that is this float32."""
     (value,) = struct.unpack(">f", bits)
-    for digits in range(1, 9):
-        shortest = float(f"{value:.{digits}g}")
-        if struct.pack(">f", shortest) == bits:
-            return shortest
-    return float(f"{value:.9g}")
+    shorter = (float(f"{value:.{digits}g}") for digits in range(1, 9))
+    return next((number for number in shorter if _is_float32(number, bits)), float(f"{value:.9g}"))
 
 
 def score_bits(score: float) -> bytes:
@@ -181,6 +178,13 @@ def positions_dict(positions: Mapping[int, int]) -> dict[str, int]:
 
 def positions_of(value: Mapping[str, int]) -> dict[int, int]:
     return {int(partition): position for partition, position in value.items()}
+
+
+def _is_float32(number: float, bits: bytes) -> bool:
+    try:
+        return struct.pack(">f", number) == bits
+    except OverflowError:  # rounded up beyond the largest
+        return False
 
 
 def _id(raw: bytes | None) -> str | None:
