@@ -136,6 +136,7 @@ class FaultyFiles(SystemFiles):
         self.syncs = syncs
         self.faults: list[Fault] = []
         self.calls: list[tuple[str, str]] = []
+        self.open_files: list[str] = []
 
     def fail(
         self, operation: str, suffix: str, error: int, *, times: int = 1, part_bytes: int = 0, skip: int = 0
@@ -177,6 +178,7 @@ class FaultyFiles(SystemFiles):
 class FaultyFile:
     def __init__(self, file: File, path: str, files: FaultyFiles) -> None:
         self._file, self._path, self._files = file, path, files
+        files.open_files.append(path)
 
     def append(self, data: bytes) -> None:
         self._files.check("append", self._path, lambda size: self._file.append(data[:size]))
@@ -207,6 +209,7 @@ class FaultyFile:
 
     def close(self) -> None:
         self._file.close()
+        self._files.open_files.remove(self._path)
 
 
 def group_offsets(path: Path) -> Sequence[int]:

@@ -148,6 +148,14 @@ def test_a_group_whose_count_lies_is_not_decoded(count: int) -> None:
         frames.decode_records(raw, 0, header._replace(record_count=count), 0)
 
 
+def test_a_group_whose_term_lies_is_not_decoded() -> None:
+    raw = frames.encode_group(records(1, 2, 3), bytes(16))
+    header = frames.parse_group_header(raw, 0)
+    assert header is not None
+    with pytest.raises(WireError, match="another term"):
+        frames.decode_records(raw, 0, header._replace(term=header.term + 1), 0)
+
+
 @pytest.mark.parametrize(
     ("length", "count"), [(0, 0), (76, 1), (153, 2), (frames.GROUP_BYTES_MAX + 1, 1), (100, 0), (2**32 - 1, 2**32 - 1)]
 )

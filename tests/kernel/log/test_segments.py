@@ -110,6 +110,26 @@ def test_more_segments_than_may_be_open_are_read(directory: LogDirectory) -> Non
         reader = directory.open()
         assert await values(reader) == list(range(160))
         assert await values(reader) == list(range(160))
+        files = directory.files
+        assert isinstance(files, FaultyFiles)
+        assert len(files.open_files) == implementation.OPEN_SEGMENTS_MAX
+        await reader.close()
+        assert not files.open_files
+
+    run(directory, body)
+
+
+def test_an_owner_holds_three_files_open_however_many_segments_it_began(directory: LogDirectory) -> None:
+    async def body() -> None:
+        owner = await directory.owner()
+        for n in range(30):
+            await owner.append(0, records(n, size=500))
+        files = directory.files
+        assert isinstance(files, FaultyFiles)
+        last = f"{directory.segments()[-1]}.tmp"  # it was opened under this name
+        assert sorted(files.open_files) == sorted([str(directory.segments()[0]), last, str(directory.durable_end())])
+        await owner.close()
+        assert not files.open_files
 
     run(directory, body)
 
