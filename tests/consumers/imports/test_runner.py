@@ -216,7 +216,15 @@ def test_without_keep_going_the_first_refused_batch_ends_the_import() -> None:
 def test_keep_going_goes_on_with_the_next_batch_and_tells_of_each() -> None:
     store = FakeStore()
     said: list[str] = []
-    lines: list[dict[str, Any] | str] = [put("a"), put("", batch="1"), put("x", batch="1"), put("b"), "{", put("c", groups=["a"]), put("d")]
+    lines: list[dict[str, Any] | str] = [
+        put("a"),
+        put("", batch="1"),
+        put("x", batch="1"),
+        put("b"),
+        "{",
+        put("c", groups=["a"]),
+        put("d"),
+    ]
     summary = run(store, lines, keep_going=True, said=said)
     assert [store.text(name) for name in "abxd"] == ["t", "t", None, "t"]
     assert (summary.refused, summary.written, summary.batches) == (3, 3, 6)

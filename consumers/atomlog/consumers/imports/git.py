@@ -10,7 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from atomlog.consumers.imports.git_lines import FILE_BYTES_MAX, POSITION_KEY, CommitLines, Passed
+from atomlog.consumers.imports.git_lines import FILE_BYTES_MAX, POSITION_KEY, CommitLines, PassedOver
 from atomlog.consumers.imports.git_log import Change, Commit, History, Objects
 from atomlog.consumers.imports.git_process import GitRepository
 from atomlog.consumers.imports.heads import ImportStore, Keys
@@ -54,7 +54,6 @@ class GitImport:
     bounds: Bounds = field(default_factory=Bounds)
     say: Callable[[str], None] = lambda message: None
     commit_done: Callable[[int, int], None] = lambda done, total: None
-    passed: Passed = field(default_factory=Passed)
 
     async def run(self, summary: Summary) -> None:
         """Import what is new since the last time. The summary counts while it runs."""
@@ -73,10 +72,15 @@ class GitImport:
             say=self.say,
         )
         self.commit_done(0, total)
+        if total == 0 and tip != reached.commit:
+            self.say(f"{tip} was imported before; the space stays at the later commit {reached.commit}")
         async with open_objects(self.repository) as objects, aclosing(self._events(history, reached, tip)) as events:
-            await runner.run(self._writes(events, reached, objects, total))
-        for message in self.passed.messages():
-            self.say(message)
+            passed_over = PassedOver(summary.passed_over)
+            try:
+                await runner.run(self._writes(events, reached, _Source(objects, passed_over), summary, total))
+            finally:
+                for message in passed_over.messages():
+                    self.say(message)
 
     async def _reached(self, history: History) -> Reached:
         found = await self.store.value(self.keys.atom(POSITION_KEY))
@@ -110,9 +114,13 @@ class GitImport:
                             yield change
 
     async def _writes(
-        self, events: AsyncIterator[Commit | Change], reached: Reached, objects: Objects, total: int
+        self,
+        events: AsyncIterator[Commit | Change],
+        reached: Reached,
+        source: "_Source",
+        summary: Summary,
+        total: int,
     ) -> AsyncIterator[Write]:
-        done = 0
         current: _CommitWrites | None = None
         async for event in events:
             if isinstance(event, Change):
@@ -123,23 +131,35 @@ class GitImport:
             if current is not None:
                 for write in current.finish():
                     yield write
-                done += 1
-                self.commit_done(done, total)
-            current = self._begin(event, reached.commits + done + 1, objects)
+                self._done(summary, total)
+            current = self._begin(event, reached.commits + summary.commits + 1, source)
         if current is not None:
             for write in current.finish():
                 yield write
-            self.commit_done(done + 1, total)
+            self._done(summary, total)
 
-    def _begin(self, commit: Commit, position: int, objects: Objects) -> "_CommitWrites":
+    def _done(self, summary: Summary, total: int) -> None:
+        """The writes of a commit were given out, and the runner came back for more: they are done."""
+        summary.commits += 1
+        self.commit_done(summary.commits, total)
+
+    def _begin(self, commit: Commit, position: int, source: "_Source") -> "_CommitWrites":
         lines = CommitLines(
             commit=commit,
             batch=f"{position}:{commit.sha}",
-            objects=objects,
-            passed=self.passed,
+            objects=source.objects,
+            passed_over=source.passed_over,
             file_bytes_max=self.file_bytes_max,
         )
         return _CommitWrites(lines=lines, position=position, bounds=self.bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where file contents come from, and where those are noted that cannot be taken in."""
+
+    objects: Objects
+    passed_over: PassedOver
 
 
 @dataclass(slots=True, kw_only=True)

@@ -27,15 +27,15 @@ _EXAMPLES_MAX: Final = 3
 
 
 @dataclass(slots=True)
-class Passed:
-    """File versions that were not taken in, by reason, with a few names each."""
+class PassedOver:
+    """File versions that were not taken in: how many by reason, with a few names each."""
 
-    counts: dict[str, int] = field(default_factory=dict)
-    examples: dict[str, list[str]] = field(default_factory=dict)
+    counts: dict[str, int]
+    _examples: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, reason: str, path: bytes) -> None:
         self.counts[reason] = self.counts.get(reason, 0) + 1
-        shown = self.examples.setdefault(reason, [])
+        shown = self._examples.setdefault(reason, [])
         name = path.decode("utf-8", "backslashreplace")
         if len(shown) < _EXAMPLES_MAX and name not in shown:
             shown.append(name)
@@ -43,7 +43,8 @@ class Passed:
     def messages(self) -> Iterator[str]:
         """A sentence for each reason."""
         for reason, count in sorted(self.counts.items()):
-            yield f"{count} file versions passed over, {reason}: {', '.join(map(ascii, self.examples[reason]))}"
+            names = ", ".join(map(ascii, self._examples[reason]))
+            yield f"passed over: {count} {reason} file version{'' if count == 1 else 's'}, e.g. {names}"
 
 
 @dataclass(slots=True)
@@ -53,7 +54,7 @@ class CommitLines:
     commit: Commit
     batch: str
     objects: Objects
-    passed: Passed
+    passed_over: PassedOver
     file_bytes_max: int
     _directories: set[bytes] = field(default_factory=set)
 
@@ -61,7 +62,7 @@ class CommitLines:
         """The lines of one changed path, those of directories that came or went with it included."""
         key = path_key(change.path)
         if key is None or not _fits(key, change.path):
-            self.passed.add("path too long for a key", change.path)
+            self.passed_over.add("too long named", change.path)
             return
         text = await self._text(change) if change.status != "D" else None
         if text is not None:
@@ -102,20 +103,20 @@ class CommitLines:
     async def _text(self, change: Change) -> str | None:
         """The text of the new version; None, counted, when it is none that can be taken in."""
         if change.new_mode not in BLOB_MODES:
-            reasons = {LINK_MODE: "symbolic link", SUBMODULE_MODE: "submodule"}
-            self.passed.add(reasons.get(change.new_mode, "no regular file"), change.path)
+            reasons = {LINK_MODE: "linked", SUBMODULE_MODE: "submodule"}
+            self.passed_over.add(reasons.get(change.new_mode, "irregular"), change.path)
             return None
         raw = await self.objects.blob(change.new_blob, bytes_max=self.file_bytes_max)
         if raw is None:
-            self.passed.add(f"over {self.file_bytes_max} bytes", change.path)
+            self.passed_over.add("too large", change.path)
             return None
         if b"\0" in raw:
-            self.passed.add("binary", change.path)
+            self.passed_over.add("binary", change.path)
             return None
         try:
             return raw.decode()
         except UnicodeDecodeError:
-            self.passed.add("not UTF-8", change.path)
+            self.passed_over.add("non-UTF-8", change.path)
             return None
 
     def _directory_came(self, directory: bytes) -> Iterator[Mapping[str, Any]]:

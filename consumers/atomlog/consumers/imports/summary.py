@@ -14,7 +14,8 @@ class Summary:
 
     `skipped`: accepted by an earlier import. `unchanged`: the store said all of it already. Lines: `no_ops` changed
     nothing, `superseded` are followed by later lines of the same id that were imported before, `purged` name erased
-    atoms. `changes` are revisions written. `split` counts batches written in parts, `retries` lost races.
+    atoms. `changes` are revisions written. `split` counts batches written in parts, `retries` lost races. Of git:
+    `commits` done, and versions of files `passed_over`, by reason.
     """
 
     space: str
@@ -30,6 +31,8 @@ class Summary:
     superseded: int = 0
     purged: int = 0
     retries: int = 0
+    commits: int = 0
+    passed_over: dict[str, int] = field(default_factory=dict)
     errors: list[AtomlogError] = field(default_factory=list)
 
     def refuse(self, error: AtomlogError) -> None:
@@ -53,5 +56,7 @@ class Summary:
             "superseded": self.superseded,
             "purged": self.purged,
             "retries": self.retries,
+            "commits": self.commits,
+            "passed_over": dict(self.passed_over),
             "errors": [error.to_dict() for error in self.errors],
         }

@@ -1,0 +1,240 @@
+"""status, log dump, rebuild, verify, consume."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import click
+
+from atomlog.consumers.cli.output import emit, emit_json, emit_table, positions
+from atomlog.consumers.cli.progress import progress_bar
+from atomlog.consumers.cli.session import Session, example, run, settings, with_session
+from atomlog.consumers.consume import run_consumer
+from atomlog.consumers.log_dump import log_dump
+from atomlog.consumers.parts import open_parts
+from atomlog.consumers.rebuild import first_error
+from atomlog.consumers.rebuild import rebuild as rebuild_projections
+from atomlog.consumers.rebuild import verify as verify_projections
+from atomlog.consumers.rebuild_job import RebuildReport
+from atomlog.consumers.status import Status
+from atomlog.consumers.store_config import StoreConfig
+from atomlog.kernel import jsontext
+from atomlog.kernel.ids import invalid
+from atomlog.kernel.system import SystemFiles
+
+
+@click.command(epilog=example("atomlog status", "atomlog status --json"))
+@with_session
+def status(session: Session) -> None:
+    """Where each partition and each projection stands."""
+
+    async def work() -> Status:
+        async with session.store() as store:
+            return await store.status()
+
+    found = run(work()).to_dict()
+    if session.as_json:
+        emit_json(found)
+    else:
+        _emit_status(found)
+
+
+@click.group(name="log")
+def log_group() -> None:
+    """The log itself."""
+
+
+@log_group.command(epilog=example("atomlog log dump", "atomlog log dump --partition 0 --since 100 --json"))
+@click.option("--partition", type=int, metavar="N", help="Only this partition.")
+@click.option("--since", default=0, show_default=True, metavar="POSITION", help="From this position on.")
+@click.option("--until", type=int, metavar="POSITION", help="Up to this position, not included.  [default: the end]")
+@with_session
+def dump(session: Session, partition: int | None, since: int, until: int | None) -> None:
+    """Every record with its verdict: effective, or void and why.
+
+    It takes no lock and works beside every other process.
+    """
+    run(_dump(session, partition, since, until))
+
+
+@click.command(epilog=example("atomlog rebuild", "atomlog rebuild postings vectors --force"))
+@click.argument("names", metavar="[NAME]…", nargs=-1)
+@click.option("--force", is_flag=True, help="Exchange it even where it differs from the live one.")
+@with_session
+def rebuild(session: Session, names: tuple[str, ...], *, force: bool) -> None:
+    """Build projections anew from the log, compare them with the live ones, and exchange them.
+
+    Without NAME all but heads. Ends with 70 when one differs.
+    """
+
+    def work(progress: Callable[[str, int, int], None]) -> Awaitable[Sequence[RebuildReport]]:
+        return rebuild_projections(
+            session.directory,
+            names or None,
+            force=force,
+            settings=settings(),
+            master_key_file=session.master_key_file,
+            progress=progress,
+            on_event=session.say_event,
+        )
+
+    _report(session, "rebuilding", work)
+
+
+@click.command(epilog=example("atomlog verify", "atomlog verify ids --json"))
+@click.argument("names", metavar="[NAME]…", nargs=-1)
+@with_session
+def verify(session: Session, names: tuple[str, ...]) -> None:
+    """Build projections anew from the log and compare them with the live ones; change nothing.
+
+    Without NAME all. Ends with 70 when one differs.
+    """
+
+    def work(progress: Callable[[str, int, int], None]) -> Awaitable[Sequence[RebuildReport]]:
+        return verify_projections(
+            session.directory,
+            names or None,
+            settings=settings(),
+            master_key_file=session.master_key_file,
+            progress=progress,
+            on_event=session.say_event,
+        )
+
+    _report(session, "verifying", work)
+
+
+@click.command(epilog=example("atomlog consume vectors", "atomlog consume ids relations postings --wait"))
+@click.argument("names", metavar="NAME…", nargs=-1, required=True)
+@click.option("--wait", is_flag=True, help="Wait while another process follows, instead of ending.")
+@click.option("--status-every", type=float, metavar="SECONDS", help="Say the status so often.")
+@with_session
+def consume(session: Session, names: tuple[str, ...], *, wait: bool, status_every: float | None) -> None:
+    """Follow the log for these projections in a process of its own, until SIGTERM or Ctrl-C.
+
+    What happens is printed, a line of JSON each.
+    """
+    code = run(
+        run_consumer(
+            session.directory,
+            names,
+            settings=settings(),
+            master_key_file=session.master_key_file,
+            on_event=emit_json,
+            wait=wait,
+            status_seconds=status_every,
+        )
+    )
+    click.get_current_context().exit(code)
+
+
+COMMANDS = (status, log_group, rebuild, verify, consume)
+
+
+def _report(
+    session: Session,
+    label: str,
+    work: Callable[[Callable[[str, int, int], None]], Awaitable[Sequence[RebuildReport]]],
+) -> None:
+    done: dict[str, tuple[int, int]] = {}
+    with progress_bar(label) as bar:
+
+        def progress(name: str, records: int, total: int) -> None:
+            done[name] = (records, total)
+            bar(sum(one for one, _ in done.values()), sum(one for _, one in done.values()))
+
+        async def reports() -> Sequence[RebuildReport]:
+            return await work(progress)
+
+        found = run(reports())
+    if session.as_json:
+        for report in found:
+            emit_json(report.to_dict())
+    else:
+        emit_table([_report_cells(report) for report in found])
+    error = first_error(found)
+    if error is not None:
+        click.echo(f"error: {error.code}: {error.message}", err=True)
+        click.get_current_context().exit(error.exit_code)
+
+
+def _report_cells(report: RebuildReport) -> tuple[str, ...]:
+    verdict = {True: "equal", False: "UNEQUAL", None: "nothing to compare with"}[report.equal]
+    swapped = f"now {report.generation}" if report.swapped else "not exchanged"
+    digest = (report.digest_rebuilt or "")[:16]
+    where = f"at {positions(report.positions)}"
+    return report.name, verdict, where, f"{report.rows} rows", digest, f"{report.seconds:.1f} s", swapped
+
+
+async def _dump(session: Session, partition: int | None, since: int, until: int | None) -> None:
+    config = StoreConfig.load(SystemFiles(), session.directory)
+    if partition is not None and not 0 <= partition < config.partitions:
+        raise invalid("--partition", f"{partition} is none; the store has {config.partitions}, from 0")
+    parts = open_parts(
+        session.directory,
+        config,
+        settings=settings(),
+        master_key_file=session.master_key_file,
+        read_only=True,
+        on_event=session.say_event,
+    )
+    try:
+        for number in range(config.partitions) if partition is None else (partition,):
+            records = log_dump(parts.log, config.genesis(number), number, since=since, until=until)
+            async with aclosing(records) as dumped:  # type: ignore[type-var]
+                async for record in dumped:
+                    _emit_record(session, record)
+    finally:
+        await parts.close()
+
+
+def _emit_record(session: Session, record: Mapping[str, Any]) -> None:
+    if session.as_json:
+        emit_json(record)
+        return
+    place = f"{record['partition']}:{record['position']}"
+    verdict = record["verdict"] if record["reason"] is None else f"{record['verdict']} ({record['reason']})"
+    chain = (record["chain"] or "")[:8]
+    counts = f"term {record['term']}  seq {record['seq']}  {record['size']} bytes"
+    emit(f"{place:>10}  {record['kind'] or '?':<13}  {counts}  {chain}  {verdict}")
+
+
+def _emit_status(found: Mapping[str, Any]) -> None:
+    emit(f"log {found['log_id']}")
+    emit_table(
+        [
+            (
+                f"  {one['partition']}",
+                one["end"],
+                _or(one["term"]),
+                _or(one["effective_batches"]),
+                _counts(one["void"]),
+                "none" if one["owner"] is None else f"pid {one['owner'].get('pid')}",
+            )
+            for one in found["partitions"]
+        ],
+        ("  partition", "end", "term", "batches", "void", "owner"),
+    )
+    emit_table(
+        [
+            (
+                f"  {one['name']}",
+                one["generation"],
+                one["health"],
+                ",".join(str(part["position"]) for part in one["partitions"]),
+                sum(part["lag_records"] for part in one["partitions"]),
+                one["asof"]["floor"],
+                one["quarantined"],
+            )
+            for one in found["projections"]
+        ],
+        ("  projection", "generation", "health", "position", "lag", "floor", "quarantined"),
+    )
+    emit(f"disk  {jsontext.dumps(found['disk']).decode()}")
+
+
+def _counts(void: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in void.items()) or "0"
+
+
+def _or(value: Any) -> str:
+    return "-" if value is None else str(value)

@@ -1,0 +1,125 @@
+"""get, history, relations, members, groups, recall."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import click
+
+from atomlog.consumers.cli.arguments import ATOM_ID, JSON_FILE, JSON_OBJECT, with_read_options
+from atomlog.consumers.cli.output import emit_json, emit_page
+from atomlog.consumers.cli.session import Session, example, run, with_keys, with_session
+from atomlog.consumers.store import AsyncStore
+from atomlog.projections.read.page import Page
+
+
+@click.command(epilog=example("atomlog get key:tea --space notes", "atomlog get 0199… --as-of 2026-03-01T00:00:00Z"))
+@click.argument("ids", metavar="ID…", nargs=-1, required=True, type=ATOM_ID)
+@click.option("--revision", metavar="ID", help="This revision of the one atom.")
+@with_read_options
+@with_keys
+@with_session
+def get(session: Session, ids: tuple[Any, ...], **options: Any) -> None:
+    """Atoms by id: their heads, or as of a position or time.
+
+    An ID is a UUID, key:TEXT, or RECEIPT#a1.
+    """
+    _show(session, lambda store: store.get(list(ids), **_named(options)))
+
+
+@click.command(epilog=example("atomlog history key:tea --space notes"))
+@click.argument("atom", metavar="ID", type=ATOM_ID)
+@with_read_options
+@with_keys
+@with_session
+def history(session: Session, atom: Any, **options: Any) -> None:
+    """Every revision of an atom, oldest first."""
+    _show(session, lambda store: store.history(atom, **_named(options)), history=True)
+
+
+@click.command(
+    epilog=example("atomlog relations --target key:tea --role group --space notes", "atomlog relations --of 0199…")
+)
+@click.option("--target", metavar="ID", type=ATOM_ID, help="Atoms that refer to this one.")
+@click.option("--role", metavar="NAME", help="… in this role.")
+@click.option("--of", metavar="ID", type=ATOM_ID, help="Atoms that this one refers to.")
+@with_read_options
+@with_keys
+@with_session
+def relations(session: Session, **options: Any) -> None:
+    """Who refers to an atom, or what an atom refers to."""
+    if (options["target"] is None) == (options["of"] is None):
+        raise click.UsageError("give either --target or --of")
+    _show(session, lambda store: store.relations(**_named(options)))
+
+
+@click.command(epilog=example("atomlog members key:tea --not key:green --space notes"))
+@click.argument("group", metavar="GROUP", type=ATOM_ID)
+@click.option("--and", "and_", metavar="GROUP", multiple=True, type=ATOM_ID, help="… that are in this group too.")
+@click.option("--or", "or_", metavar="GROUP", multiple=True, type=ATOM_ID, help="… or in this group.")
+@click.option("--not", "not_", metavar="GROUP", multiple=True, type=ATOM_ID, help="… and not in this group.")
+@click.option("--include-retired", is_flag=True, help="Members that are retired, too.")
+@with_read_options
+@with_keys
+@with_session
+def members(session: Session, group: Any, **options: Any) -> None:
+    """The members of a group: (GROUP or --or …) and --and … but not --not …."""
+    _show(session, lambda store: store.members(group, **_named(options)))
+
+
+@click.command(epilog=example("atomlog groups key:sencha --space notes"))
+@click.argument("member", metavar="ID", type=ATOM_ID)
+@with_read_options
+@with_keys
+@with_session
+def groups(session: Session, member: Any, **options: Any) -> None:
+    """The groups that an atom is a member of."""
+    _show(session, lambda store: store.groups(member, **_named(options)))
+
+
+@click.command(epilog=example("atomlog recall 'green tea' --limit 5", "atomlog recall 緑茶 --explain"))
+@click.argument("text", required=False)
+@click.option("--context", metavar="TEXT", help="What the question is about; compared apart.")
+@click.option("--reasoning", metavar="TEXT", help="What is thought so far; compared apart.")
+@click.option(
+    "--vector",
+    "vectors",
+    metavar="FILE",
+    type=JSON_FILE,
+    help='A query vector as JSON: {"supplied.mine/1/3/cosine": [0.1, 0.2, 0.3]}.',
+)
+@click.option(
+    "--scope",
+    metavar="JSON",
+    type=JSON_OBJECT,
+    help='Only among these: {"schema": "source", "groups": {"and": ["key:tea"]}}.',
+)
+@click.option("--explain", is_flag=True, help="Why each row is there.")
+@with_read_options
+@with_keys
+@with_session
+def recall(session: Session, text: str | None, *, explain: bool, **options: Any) -> None:
+    """Atoms by natural language, most relevant first."""
+    if text is None and not any(options[name] for name in ("context", "reasoning", "vectors")):
+        raise click.UsageError("give a TEXT, --context, --reasoning or --vector")
+    _show(session, lambda store: store.recall(text, **_named(options)), explain=explain)
+
+
+COMMANDS = (get, history, relations, members, groups, recall)
+
+
+def _named(options: dict[str, Any]) -> dict[str, Any]:
+    """Options under the store's own names, those that were not given left out."""
+    given = {"policy" if name == "key_policy" else name: value for name, value in options.items()}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _show(session: Session, read: Callable[[AsyncStore], Awaitable[Page]], **how: bool) -> None:
+    async def work() -> Page:
+        async with session.store() as store:
+            return await read(store)
+
+    page = run(work())
+    if session.as_json:
+        emit_json(page.to_dict())
+    else:
+        emit_page(page, **how)
