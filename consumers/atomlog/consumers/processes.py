@@ -5,7 +5,7 @@ import sys
 
 from atomlog.kernel.system import process_id
 
-__all__ = ["interpreter", "process_id", "processors"]
+__all__ = ["absolute", "interpreter", "process_id", "processors"]
 
 
 def processors() -> int:
@@ -16,3 +16,8 @@ def processors() -> int:
 def interpreter() -> str:
     """The path of the running Python, to start another process of this program with."""
     return sys.executable
+
+
+def absolute(path: str) -> str:
+    """A path that means the same whatever directory a process works in."""
+    return os.path.abspath(path)

@@ -1,4 +1,4 @@
-"""`rebuild` and `verify`: each projection built anew by a process of its own, as many at a time as there are cores."""
+"""`rebuild` and `verify`: projections built anew by processes of their own, as many as there are cores."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from atomlog.consumers.heads_projection import HeadsProjection
 from atomlog.consumers.parts import PROJECTIONS
 from atomlog.consumers.processes import processors
 from atomlog.consumers.rebuild_job import RebuildJob, RebuildReport
-from atomlog.consumers.rebuild_process import in_process
+from atomlog.consumers.rebuild_process import RebuildProcess
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel.errors import AtomlogError, fail, from_dict
 from atomlog.kernel.ids import invalid
@@ -58,21 +58,27 @@ async def rebuild(
         )
         for name in _chosen(names, with_heads=not swap)
     ]
-    turn = asyncio.Semaphore(max(1, processes or processors()))
+    reports: dict[str, RebuildReport] = {}
+    waiting = iter(jobs)
 
-    async def one(job: RebuildJob) -> RebuildReport:
-        async with turn:
-            return await in_process(job, partial(progress or _silent, job.name), on_event)
+    async def work() -> None:
+        process = RebuildProcess()
+        try:
+            for job in waiting:
+                reports[job.name] = await process.run(job, partial(progress or _silent, job.name), on_event)
+        finally:
+            await process.close()
 
-    tasks = [asyncio.create_task(one(job)) for job in jobs]
+    workers = [asyncio.create_task(work()) for _ in range(min(len(jobs), max(1, processes or processors())))]
     try:
-        return list(await asyncio.gather(*tasks))
+        await asyncio.gather(*workers)
     except BaseException:
-        for task in tasks:
-            if not task.cancelling():  # a second cancellation would interrupt the ending of its process
-                task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for worker in workers:
+            if not worker.cancelling():  # a second cancellation would interrupt the ending of its process
+                worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
         raise
+    return [reports[job.name] for job in jobs]
 
 
 async def verify(

@@ -1,9 +1,9 @@
-"""Both ends of a process that runs one rebuild job: `python -m atomlog.consumers.rebuild_process`.
+"""Both ends of a process that runs rebuild jobs: `python -m atomlog.consumers.rebuild_process`.
 
-It gets its job as one line of JSON on stdin and answers with lines of JSON on stdout: `{"done", "total"}` now and
-then, `{"event"}`, and at last `{"report"}`, `{"error"}` or `{"crash"}`. It ends when its stdin does, so it never
-outlives the process that started it, and it may be killed at any time: `rebuild_job` says why that leaves nothing
-that matters.
+It gets a job as one line of JSON on stdin and answers with lines of JSON on stdout: `{"done", "total"}` now and then,
+`{"event"}`, and at last `{"report"}`, `{"error"}` or `{"crash"}`. Then it may get the next one. It ends when its stdin
+does, so it never outlives the process that started it, and it may be killed at any time: `rebuild_job` says why that
+leaves nothing that matters.
 """
 
 import asyncio
@@ -35,30 +35,50 @@ END_SECONDS: Final = 5.0  # for a process that was asked to end; then it is kill
 MODULE: Final = "atomlog.consumers.rebuild_process"
 
 
-async def in_process(job: RebuildJob, progress: Callable[[int, int], None], on_event: OnEvent) -> RebuildReport:
-    """Run a job in a process of its own. An error of the job stands in the report.
+class RebuildProcess:
+    """Runs jobs, one after the other, in a process of its own. `close` ends it."""
 
-    Raises RuntimeError with the process's traceback when it met a bug. Cancelled: the process ends first.
-    """
-    process = await asyncio.create_subprocess_exec(
-        interpreter(), "-m", MODULE, stdin=PIPE, stdout=PIPE, limit=LINE_BYTES_MAX
-    )
-    try:
+    def __init__(self) -> None:
+        self._process: Process | None = None
+
+    async def run(self, job: RebuildJob, progress: Callable[[int, int], None], on_event: OnEvent) -> RebuildReport:
+        """Run a job; its errors stand in the report.
+
+        Raises RuntimeError with the process's traceback when it met a bug. Cancelled: call `close`.
+        """
+        process = await self._started()
         assert process.stdin is not None
         process.stdin.write(jsontext.dumps(job.to_dict()) + b"\n")
         answer = await _answer(process, progress, on_event)
-        await process.wait()
-    finally:
-        await _end(process)
-    if "crash" in answer:
-        raise RuntimeError(f"rebuilding {job.name} failed:\n{answer['crash']}")
-    if "error" in answer:
-        return RebuildReport(name=job.name, positions={}, error=answer["error"])
-    return RebuildReport.from_dict(answer["report"])
+        if "crash" in answer:
+            raise RuntimeError(f"rebuilding {job.name} failed:\n{answer['crash']}")
+        if "error" in answer:
+            return RebuildReport(name=job.name, positions={}, error=answer["error"])
+        return RebuildReport.from_dict(answer["report"])
+
+    async def close(self) -> None:
+        """End it: it removes what it was making."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), END_SECONDS)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def _started(self) -> Process:
+        if self._process is None or self._process.returncode is not None:
+            self._process = await asyncio.create_subprocess_exec(
+                interpreter(), "-m", MODULE, stdin=PIPE, stdout=PIPE, limit=LINE_BYTES_MAX
+            )
+        return self._process
 
 
 async def _answer(process: Process, progress: Callable[[int, int], None], on_event: OnEvent) -> dict[str, Any]:
-    """The last line, progress told on the way; an error when the process ended without one."""
+    """The last line of a job, progress told on the way; an error when the process ended without one."""
     assert process.stdout is not None
     async for line in process.stdout:
         found: dict[str, Any] = jsontext.loads(line)
@@ -70,37 +90,27 @@ async def _answer(process: Process, progress: Callable[[int, int], None], on_eve
             return found
     code = await process.wait()
     how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    error = fail("OVERLOADED", f"the process that rebuilt it {how}; is there enough memory?", retry_after_ms=None)
-    return {"error": error.to_dict()}
-
-
-async def _end(process: Process) -> None:
-    """End it if it still runs: it removes what it has made."""
-    if process.stdin is not None:
-        process.stdin.close()
-    if process.returncode is None:
-        try:
-            await asyncio.wait_for(process.wait(), END_SECONDS)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+    return {"error": fail("OVERLOADED", f"the process that rebuilt it {how}; is there enough memory?").to_dict()}
 
 
 # --- the other end -----------------------------------------------------------------------------------------------
 
 
 async def _main() -> None:
-    stdin = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
-    job = RebuildJob.from_dict(jsontext.loads(await stdin.readline()))
-    work = asyncio.create_task(_work(job))
-    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)  # the process above decides
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, work.cancel)
-    orphaned = asyncio.create_task(stdin.read())
-    await asyncio.wait({work, orphaned}, return_when=asyncio.FIRST_COMPLETED)
-    work.cancel()
-    with suppress(asyncio.CancelledError, BrokenPipeError):
-        _tell(await work)
+    loop, stdin = asyncio.get_running_loop(), asyncio.StreamReader(limit=LINE_BYTES_MAX)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdin), sys.stdin)
+    loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C goes to the process above, too: it decides
+    line = await stdin.readline()
+    while line:
+        # The next job comes only after the answer to this one: anything before it is the end of stdin.
+        work = asyncio.create_task(_work(RebuildJob.from_dict(jsontext.loads(line))))
+        following = asyncio.create_task(stdin.readline())
+        await asyncio.wait({work, following}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            work.cancel()
+        with suppress(asyncio.CancelledError, BrokenPipeError):
+            _tell(await work)
+        line = await following
 
 
 async def _work(job: RebuildJob) -> dict[str, Any]:

@@ -5,6 +5,7 @@ bit in it. Iterators of the binding end quietly on a corrupt block, so every sca
 """
 
 import os
+import threading
 from collections.abc import Generator, Iterator, Sequence
 from typing import Any, Final
 from weakref import WeakSet
@@ -39,6 +40,7 @@ class RocksKv:
         self._writable = writable
         self._write_options = WriteOptions()
         self._scans: WeakSet[Generator[tuple[bytes, bytes], None, None]] = WeakSet()
+        self._syncing = threading.Lock()  # closing waits for a sync in another thread: the binding would refuse
 
     @property
     def writable(self) -> bool:
@@ -104,7 +106,8 @@ class RocksKv:
 
     def sync(self) -> None:
         """Everything written is durable on return; releases the interpreter lock while it waits."""
-        self._database.flush_wal(sync=True)
+        with self._syncing:
+            self._database.flush_wal(sync=True)
 
     def catch_up(self) -> None:
         if not self._writable:
@@ -121,7 +124,8 @@ class RocksKv:
         """Release the directory; scans that were not read to their end are ended first, they would keep its lock."""
         for scan in list(self._scans):
             scan.close()
-        self._database.close()
+        with self._syncing:
+            self._database.close()
 
     def _check_end(self, cursor: RdictIter) -> None:
         try:
