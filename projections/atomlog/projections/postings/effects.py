@@ -23,6 +23,7 @@ from atomlog.projections.postings.layout import (
     REFERRING_KIND,
     Event,
     Head,
+    appended,
     change,
     common_facets,
     drop_old_changes,
@@ -32,12 +33,13 @@ from atomlog.projections.postings.layout import (
     pack_head,
     pack_page,
     position_of,
+    referring_facet,
     referring_facets,
     single_page,
     unpack_head,
     unpack_page,
 )
-from atomlog.projections.slices import RevisionParts, effective_time_us, is_retired
+from atomlog.projections.slices import RevisionParts, SlotParts, effective_time_us, is_retired
 from atomlog.schemas.revision import ATOM, PREVIOUS, ZERO16
 
 OLD_CHANGES_DROPPED_MAX: Final = 1_000  # rows dropped by one apply; what is left waits for the next
@@ -60,7 +62,8 @@ class Edit:
     floor: int
     events: dict[bytes, list[Event]] = field(default_factory=dict)
     created: dict[tuple[bool, int, bytes, bytes, bytes], list[Event]] = field(default_factory=dict)
-    pages: dict[bytes, tuple[bytes, Bitmap] | None] = field(default_factory=dict)
+    pages: dict[bytes, bytes | None] = field(default_factory=dict)  # facet ‖ page → as stored
+    decoded: dict[bytes, Bitmap] = field(default_factory=dict)  # those that were looked into
     grouped: dict[tuple[bytes, int], bool] = field(default_factory=dict)  # (facet, ordinal) → in it now
 
     def revise(self, revision: bytes, parts: RevisionParts, position: int, space: bytes) -> None:
@@ -75,8 +78,8 @@ class Edit:
             self.staged.insert(key, head)
             event = (change(position, ordinal, added=True), ordinal)
             self.created.setdefault((retired, day, space, parts.schema, parts.policy), []).append(event)
-            for facet in referring_facets(retired, parts.slots):
-                self.events.setdefault(facet, []).append(event)
+            if not retired:
+                self._refer(parts.slots, event)
             for group, member in memberships(retired, parts.schema, parts.slots):
                 self._join(group, member, position)
         elif before != head:
@@ -95,6 +98,17 @@ class Edit:
         for facet, events in self.events.items():
             self._stage_facet(facet, events)
         self._drop_old_changes()
+
+    def _refer(self, slots: Sequence[SlotParts], event: Event) -> None:
+        """A new atom refers to the targets of its slots."""
+        by_facet = self.events
+        for role, target, _ in slots:
+            facet = referring_facet(target, role)
+            events = by_facet.get(facet)
+            if events is None:
+                by_facet[facet] = [event]
+            elif events[-1] is not event:  # else a second slot of the same role and target
+                events.append(event)
 
     def _move(self, ordinal: int, before: Head, now: Head, position: int) -> None:
         old = {*common_facets(*before[:5]), *referring_facets(before.retired, before.slots)}
@@ -152,47 +166,70 @@ class Edit:
     def _is_in(self, facet: bytes, ordinal: int) -> bool:
         known = self.grouped.get((facet, ordinal))
         if known is None:
-            stored = self._stored(facet, ordinal >> PAGE_BITS) if ordinal < self.fresh else None
-            known = stored is not None and ordinal in stored[1]
+            known = ordinal < self.fresh and ordinal in self._members(facet, ordinal >> PAGE_BITS)
         return known
 
-    def _stored(self, facet: bytes, page: int) -> tuple[bytes, Bitmap] | None:
-        """(changes, members) of a page as they were before this apply, decoded once; None when there is none."""
-        key = facet + u16(page)
-        if key not in self.pages:
-            about_new = facet[:1] in ABOUT_AN_ATOM and self.ordinals.get(facet[1:17], 0) >= self.fresh
-            raw = None if about_new else self.staged.get(PAGE + self.tag + key)
-            self.pages[key] = None if raw is None else unpack_page(raw, page)
-        return self.pages[key]
+    def _members(self, facet: bytes, page: int) -> Bitmap:
+        """The members of a page as stored, decoded once an apply."""
+        name = facet + u16(page)
+        members = self.decoded.get(name)
+        if members is None:
+            raw = self._stored(facet, name)
+            members = self.decoded[name] = Bitmap() if raw is None else unpack_page(raw, page)[1]
+        return members
+
+    def _stored(self, facet: bytes, name: bytes) -> bytes | None:
+        """A page as it was before this apply."""
+        if name in self.pages:
+            return self.pages[name]
+        if facet[:1] in ABOUT_AN_ATOM and self.ordinals.get(facet[1:17], 0) >= self.fresh:
+            return None
+        raw = self.pages[name] = self.staged.get(PAGE + self.tag + name)
+        return raw
 
     def _stage_facet(self, facet: bytes, events: Sequence[Event]) -> None:
-        pages: dict[int, list[Event]] = {}
-        for event in events:
-            pages.setdefault(event[1] >> PAGE_BITS, []).append(event)
-        for page, page_events in pages.items():
-            self._stage_page(facet, page, page_events)
-
-    def _stage_page(self, facet: bytes, page: int, events: Sequence[Event]) -> None:
-        name = facet + u16(page)
-        key = PAGE + self.tag + name
-        stored = self._stored(facet, page)
-        if stored is None and len(events) == 1:
-            self.staged.insert(key, single_page(events[0]))
+        if len(events) == 1:
+            self._stage_event(facet, events[0])
             return
-        changes, members = stored or (b"", Bitmap())
-        for packed, ordinal in events:
-            if is_added(packed):
-                members.add(ordinal)
+        pages = {ordinal >> PAGE_BITS for _, ordinal in events}
+        for page in pages:
+            some = events if len(pages) == 1 else [event for event in events if event[1] >> PAGE_BITS == page]
+            name = facet + u16(page)
+            stored = self._stored(facet, name)
+            key = PAGE + self.tag + name
+            if stored is None:
+                self.staged.insert(key, self._rewritten(name, b"", Bitmap(), some))
             else:
-                members.discard(ordinal)
+                self.staged.put(key, self._rewritten(name, *unpack_page(stored, page), some))
+
+    def _stage_event(self, facet: bytes, event: Event) -> None:
+        """The same for one change: most sets gain one member at a time, and most are small."""
+        page = event[1] >> PAGE_BITS
+        name = facet + u16(page)
+        stored = self._stored(facet, name)
+        key = PAGE + self.tag + name
+        if stored is None:
+            self.staged.insert(key, single_page(event))
+            return
+        value = appended(stored, event, self.floor)
+        if value is None:
+            value = self._rewritten(name, *unpack_page(stored, page), [event])
+        self.staged.put(key, value)
+
+    def _rewritten(self, name: bytes, changes: bytes, members: Bitmap, events: Sequence[Event]) -> bytes:
+        added = [ordinal for packed, ordinal in events if packed[7] & 1]
+        if len(added) == len(events):
+            members.update(added)
+        else:
+            for packed, ordinal in events:
+                if is_added(packed):
+                    members.add(ordinal)
+                else:
+                    members.discard(ordinal)
         changes = drop_old_changes(changes + b"".join([packed for packed, _ in events]), self.floor)
         if len(changes) > INLINE_CHANGES_MAX * CHANGE_BYTES:
             changes = self._spill(name, changes)
-        value = pack_page(changes, members)
-        if stored is None:
-            self.staged.insert(key, value)
-        else:
-            self.staged.put(key, value)
+        return pack_page(changes, members)
 
     def _spill(self, name: bytes, changes: bytes) -> bytes:
         """Move all changes but the newest out of the page."""

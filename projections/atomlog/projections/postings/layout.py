@@ -115,6 +115,21 @@ def single_page(event: Event) -> bytes:
     return _PAGE_HEAD.pack(1, 1) + packed + packed[8:]
 
 
+def appended(raw: bytes, event: Event, floor: int) -> bytes | None:
+    """A small page with one member more behind its last; None when it takes more than appending."""
+    packed, _ = event
+    count, small = _PAGE_HEAD.unpack_from(raw)
+    if count == INLINE_CHANGES_MAX or small >= SMALL_MAX or not is_added(packed):
+        return None
+    members_at = _PAGE_HEAD.size + count * CHANGE_BYTES
+    low = packed[8:]
+    if (small and raw[-2:] >= low) or (count and position_of(raw[_PAGE_HEAD.size :]) <= floor):
+        return None
+    return b"".join(
+        (_PAGE_HEAD.pack(count + 1, small + 1), raw[_PAGE_HEAD.size : members_at], packed, raw[members_at:], low)
+    )
+
+
 def pack_page(changes: bytes, members: Bitmap) -> bytes:
     count = len(changes) // CHANGE_BYTES
     if len(members) > SMALL_MAX:
