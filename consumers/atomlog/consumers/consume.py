@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
-from atomlog.consumers.events import OnEvent, ignore
+from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.follower import Follower
 from atomlog.consumers.generations import GenerationDirectory, HeldLock
 from atomlog.consumers.parts import PROJECTIONS, Machine, Parts, open_parts, projection_kinds
@@ -27,7 +27,7 @@ async def run_consumer(
     settings: Settings | None = None,
     master_key_file: str | None = None,
     machine: Machine | None = None,
-    on_event: OnEvent = ignore,
+    on_event: OnEvent = log_event,
     wait: bool = False,
     status_seconds: float | None = None,
     stop: asyncio.Event | None = None,

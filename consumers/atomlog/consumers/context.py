@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from atomlog.consumers.events import OnEvent, ignore
+from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel.commit_rule import Genesis
 from atomlog.kernel.ports import Clock, Log, Workers
@@ -20,7 +20,7 @@ class Context:
     clock: Clock
     workers: Workers
     settings: Settings = field(default_factory=Settings)
-    on_event: OnEvent = ignore
+    on_event: OnEvent = log_event
 
     def genesis(self, partition: int) -> Genesis:
         return self.config.genesis(partition)

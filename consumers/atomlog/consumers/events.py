@@ -1,10 +1,41 @@
 """What a consumer says while it works: JSON-ready events, for a log line, a status bar or a test."""
 
+import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
+
+from atomlog.kernel import jsontext
 
 Event = Mapping[str, Any]
 OnEvent = Callable[[Event], None]
+
+LOGGER: Final = logging.getLogger("atomlog")
+TROUBLES: Final = frozenset(
+    {
+        "background_failed",
+        "closed_under_a_reader",
+        "follower_failed",
+        "generation_lost",
+        "promotion_failed",
+        "quarantined",
+        "repair_search_failed",
+        "stopped",
+        "swap_failed",
+        "watchdog_restart",
+    }
+)
+
+
+def is_trouble(event: Event) -> bool:
+    """Something that an operator should see although nobody asked."""
+    return event["event"] in TROUBLES
+
+
+def log_event(event: Event) -> None:
+    """The default: a line of JSON to the logger `atomlog`, troubles as warnings, which Python shows on stderr."""
+    level = logging.WARNING if is_trouble(event) else logging.INFO
+    if LOGGER.isEnabledFor(level):
+        LOGGER.log(level, "%s", jsontext.dumps(event).decode())
 
 
 def ignore(event: Event) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from atomlog.consumers.applier import PartitionApplier
 from atomlog.consumers.context import Context, Lag, ProjectionKind
 from atomlog.consumers.generations import Generation, GenerationDirectory, HeldLock
-from atomlog.consumers.handles import Handle
+from atomlog.consumers.handles import Handle, opened
 from atomlog.consumers.lag import LagMeter
 from atomlog.consumers.processes import process_id
 from atomlog.consumers.views import Health, Standing, describe, health_of, is_behind, lagging
@@ -85,7 +85,7 @@ class Follower:
         held = lock or directory.lock()
         try:
             generation, fresh = directory.current_or_new()
-            projection = await context.workers.run(lambda: kind.open_primary(generation.directory))
+            projection = await opened(context.workers, lambda: kind.open_primary(generation.directory))
             if fresh:  # only now: a reader opens what CURRENT names
                 directory.publish(generation)
         except BaseException:
@@ -213,7 +213,7 @@ class Follower:
         self._loop = asyncio.create_task(self._follow(self._epoch))
 
     async def _follow(self, epoch: int) -> None:
-        start = 0
+        start, failure = 0, ""
         while self._counts(epoch):
             try:
                 moved = await self._round(start, epoch)
@@ -223,7 +223,10 @@ class Follower:
                 await self._note_health()
                 await (self._context.clock.sleep(0) if moved else self._idle())
             except Exception as error:  # a bug or the machine: said, and tried again, never a silent end
-                self._say("follower_failed", error=f"{type(error).__name__}: {error}")
+                text = f"{type(error).__name__}: {error}"
+                if text != failure:
+                    self._say("follower_failed", error=text)
+                failure = text
                 await self._context.clock.sleep(self._context.settings.apply_retry_ms / 1_000)
             start += 1
 
@@ -295,7 +298,7 @@ class Follower:
         if current is None or clock.monotonic_us() < self._swap_after_us:
             return
         try:
-            projection = await self._context.workers.run(lambda: self._kind.open_primary(current.directory))
+            projection = await opened(self._context.workers, lambda: self._kind.open_primary(current.directory))
         except Exception as error:
             self._swap_after_us = clock.monotonic_us() + SWAP_RETRY_US
             self._say("swap_failed", generation=current.name, error=f"{type(error).__name__}: {error}")
@@ -352,8 +355,10 @@ class Follower:
                     did = await self._kind.step(projection)
                 self._background_error = None
             except Exception as error:
-                self._background_error = f"{type(error).__name__}: {error}"
-                self._say("background_failed", error=self._background_error)
+                text = f"{type(error).__name__}: {error}"
+                if text != self._background_error:  # said once, shown by `health` until it is over
+                    self._say("background_failed", error=text)
+                self._background_error = text
             self._dirty += did
             if did:
                 await self._context.clock.sleep(0)

@@ -18,7 +18,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from atomlog.consumers.events import OnEvent, ignore
+from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.processes import process_id
 from atomlog.kernel import jsontext
 from atomlog.kernel.errors import AtomlogError, fail
@@ -64,7 +64,7 @@ class GenerationDirectory:
     Methods that change what others use say who may call them.
     """
 
-    def __init__(self, files: Files, root: str, name: str, on_event: OnEvent = ignore) -> None:
+    def __init__(self, files: Files, root: str, name: str, on_event: OnEvent = log_event) -> None:
         self.name = name
         self.directory = f"{root}/projections/{name}"
         self._files = files

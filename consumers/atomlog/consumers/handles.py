@@ -1,6 +1,7 @@
 """One opened generation of a projection, and the readers that use it at the moment."""
 
-from collections.abc import AsyncIterator, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
 from atomlog.consumers.generations import Generation, GenerationDirectory, Scratch
@@ -47,3 +48,18 @@ class Handle:
         if self._scratch is not None:
             directory.drop(self._scratch)
             self._scratch = None
+
+
+async def opened(workers: Workers, open_it: Callable[[], Projection]) -> Projection:
+    """What `open_it` gives, on a worker. Cancelled meanwhile: it is closed when it is open, not lost."""
+    opening = asyncio.ensure_future(workers.run(open_it))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_unwanted)
+        raise
+
+
+def _close_unwanted(opening: "asyncio.Future[Projection]") -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()

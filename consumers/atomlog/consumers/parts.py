@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from atomlog.consumers.context import Context, ProjectionKind
-from atomlog.consumers.events import OnEvent, ignore
+from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.generations import GenerationDirectory
 from atomlog.consumers.kinds import RocksKind, VectorsKind
 from atomlog.consumers.owner_socket import NAME as OWNER_SOCKET
@@ -129,7 +129,7 @@ def open_parts(
     master_key_file: str | None = None,
     read_only: bool = False,
     machine: Machine | None = None,
-    on_event: OnEvent = ignore,
+    on_event: OnEvent = log_event,
 ) -> Parts:
     """Open everything but the projections and the write side. Takes no lock."""
     machine = machine or Machine()

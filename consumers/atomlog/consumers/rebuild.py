@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from atomlog.consumers.events import OnEvent, ignore
+from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.heads_projection import HeadsProjection
 from atomlog.consumers.parts import PROJECTIONS
 from atomlog.consumers.processes import processors
@@ -33,7 +33,7 @@ async def rebuild(
     settings: Settings | None = None,
     master_key_file: str | None = None,
     progress: Progress | None = None,
-    on_event: OnEvent = ignore,
+    on_event: OnEvent = log_event,
     processes: int | None = None,
     files: Files | None = None,
 ) -> list[RebuildReport]:
@@ -88,7 +88,7 @@ async def verify(
     settings: Settings | None = None,
     master_key_file: str | None = None,
     progress: Progress | None = None,
-    on_event: OnEvent = ignore,
+    on_event: OnEvent = log_event,
     processes: int | None = None,
     files: Files | None = None,
 ) -> list[RebuildReport]:

@@ -16,7 +16,7 @@ from atomlog.consumers.applier import PartitionApplier
 from atomlog.consumers.content_digest import content_digest
 from atomlog.consumers.context import Context, ProjectionKind
 from atomlog.consumers.generations import Generation, GenerationDirectory, HeldLock
-from atomlog.consumers.handles import Handle
+from atomlog.consumers.handles import Handle, opened
 from atomlog.consumers.heads_projection import HeadsProjection
 from atomlog.consumers.place import check_place
 from atomlog.consumers.secondary import open_beside
@@ -158,7 +158,7 @@ class _Build:
 
     @classmethod
     async def open(cls, context: Context, kind: ProjectionKind, generation: Generation) -> "_Build":
-        projection = await context.workers.run(lambda: kind.open_primary(generation.directory))
+        projection = await opened(context.workers, lambda: kind.open_primary(generation.directory))
         return cls(context, kind, projection)
 
     async def replay(self, target: Positions, progress: Progress, *, strict: bool = True) -> None:

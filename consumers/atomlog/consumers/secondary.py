@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from atomlog.consumers.context import Context, Lag, ProjectionKind
 from atomlog.consumers.generations import Generation, GenerationDirectory
-from atomlog.consumers.handles import Handle
+from atomlog.consumers.handles import Handle, opened
 from atomlog.consumers.lag import LagMeter
 from atomlog.consumers.views import Health, Standing, describe, health_of, is_behind, lagging
 from atomlog.kernel.errors import AtomlogError, fail, from_dict
@@ -191,7 +191,7 @@ async def _open_once(
 ) -> Handle:
     scratch = directory.scratch()
     try:
-        projection = await context.workers.run(lambda: kind.open_secondary(generation.directory, scratch.directory))
+        projection = await opened(context.workers, lambda: kind.open_secondary(generation.directory, scratch.directory))
     except BaseException:
         directory.drop(scratch)
         raise

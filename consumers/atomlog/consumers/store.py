@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from atomlog.consumers.attachment import Attachment
 from atomlog.consumers.content_digest import content_digest
-from atomlog.consumers.events import OnEvent, ignore
+from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.generations import GenerationDirectory
 from atomlog.consumers.log_dump import log_dump
 from atomlog.consumers.parts import PROJECTIONS, Machine, Parts, create_store, open_parts, projection_kinds
@@ -104,7 +104,7 @@ class AsyncStore:
         projections: Sequence[str] = PROJECTIONS,
         follow: bool = True,
         machine: Machine | None = None,
-        on_event: OnEvent = ignore,
+        on_event: OnEvent = log_event,
     ) -> "AsyncStore":
         """Open a store, making it first when `create` and the directory is absent or empty.
 

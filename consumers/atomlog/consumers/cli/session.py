@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from atomlog.consumers.cli.output import show_error
-from atomlog.consumers.events import Event
+from atomlog.consumers.events import Event, is_trouble
 from atomlog.consumers.store import AsyncStore
 from atomlog.kernel import jsontext
 from atomlog.kernel.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, AtomlogError
@@ -77,7 +77,7 @@ class Session:
             yield store
 
     def say_event(self, event: Event) -> None:
-        if self.verbose:
+        if self.verbose or is_trouble(event):
             click.echo(jsontext.dumps(event), err=True)
 
 
