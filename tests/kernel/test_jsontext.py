@@ -185,7 +185,7 @@ def test_a_fraction_keeps_every_bit(number: float) -> None:
         ({"a": [1, math.nan], "b": {"c": math.inf}}, ["v.a[1]", "v.b.c"]),
         ({"a": 2**63, "b": -(2**63), "c": 1e20}, ["v.a", "v.b", "v.c"]),
         (["note \udc95 end", {"\ud800": 1}], ["v[0]", "v[1]['\\ud800']"]),
-        ({"a b": b"x", "c": {1, 2}, "d": object()}, ["v['a b']", "v.c", "v.d"]),
+        ({"a b": b"x", "c": {1, 2}, "d": ...}, ["v['a b']", "v.c", "v.d"]),
         ({1: "a", "b": 2**70}, ["v", "v.b"]),
         ([Half(math.nan)], ["v[0]"]),
     ],

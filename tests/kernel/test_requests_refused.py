@@ -25,7 +25,7 @@ from tests.kernel.write_batches import (
 )
 
 
-@pytest.mark.parametrize("raw", [None, 5, "text", [], (), b"{}", object()], ids=repr)
+@pytest.mark.parametrize("raw", [None, 5, "text", [], (), b"{}", ...], ids=repr)
 def test_what_is_no_mapping_is_no_batch(raw: Any) -> None:
     assert failing(raw)[0] == "$"
 
@@ -384,7 +384,7 @@ def test_a_revise_without_a_value_is_refused_and_null_is_a_value() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [math.nan, math.inf, 2**63, -(2**63), 1e20, "\udc95", {"\ud800": 1}, {1: 2}, {1, 2}, b"x", object(), bytearray(2)],
+    [math.nan, math.inf, 2**63, -(2**63), 1e20, "\udc95", {"\ud800": 1}, {1: 2}, {1, 2}, b"x", ..., bytearray(2)],
     ids=repr,
 )
 def test_what_json_cannot_hold_is_refused_inside_a_value(value: Any) -> None:
