@@ -7,7 +7,7 @@ on the workers.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from atomlog.consumers.lag import LagMeter
 from atomlog.consumers.processes import process_id
 from atomlog.consumers.views import Health, Standing, describe, health_of, is_behind, lagging
 from atomlog.consumers.waiting import Signal, first_of
+from atomlog.consumers.watchdog import log_ends, watch
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.model import Positions
 from atomlog.projections.base import Projection
@@ -133,10 +134,9 @@ class Follower:
         return {partition: applier.position - 1 for partition, applier in self._appliers.items()}
 
     async def catch_up(self) -> None:
-        """Take over a generation that was published since."""
+        """Begin to move over to a generation that was published since; readers need not wait for it."""
         if self._new_current() is not None:
             self._wake.notify()
-            await self._moved.wait_within(self._context.clock, IDLE_SECONDS_MAX)
 
     async def wait_for(self, positions: Positions, deadline_us: int) -> None:
         clock = self._context.clock
@@ -366,28 +366,12 @@ class Follower:
                 await self._moved.wait_within(self._context.clock, IDLE_SECONDS_MAX)
 
     async def _watch(self) -> None:
-        """Start the loop again when it is behind and nothing has moved for `watchdog_ms`."""
-        clock, limit_us = self._context.clock, self._context.settings.watchdog_ms * 1_000
-        seen, since_us = self.positions(), clock.monotonic_us()
-        while not self._closing:
-            await clock.sleep(max(limit_us / 4_000_000, 0.001))
-            now = self.positions()
-            if now != seen or not await self._is_behind():
-                seen, since_us = now, clock.monotonic_us()
-            elif clock.monotonic_us() - since_us >= limit_us:
-                self._restart()
-                since_us = clock.monotonic_us()
+        clock, settings = self._context.clock, self._context.settings
+        await watch(clock, settings.watchdog_ms, self.positions, self._is_behind, self._restart)
 
     async def _is_behind(self) -> bool:
         """Whether something is there to apply; a log that does not answer counts as behind."""
-        ends: dict[int, int] = {}
-
-        async def ask() -> None:
-            for partition in self._partitions:
-                ends[partition] = await self._context.log.end(partition)
-
-        with suppress(AtomlogError, OSError):
-            await first_of(ask(), self._context.clock.sleep(1.0))
+        ends = await log_ends(self._context.log, self._partitions, self._context.clock)
         for partition, applier in self._appliers.items():
             limit = self._limit(partition)
             end = ends.get(partition, applier.position + 1)

@@ -23,6 +23,7 @@ from atomlog.projections.base import Projection
 OPEN_TRIES: Final = 5
 OPEN_PAUSE_SECONDS: Final = 0.05
 CLOSE_SECONDS_MAX: Final = 10.0
+LOOK_US: Final = 200_000  # between two catch-ups while the store has everything that the log has
 
 
 class SecondaryView:
@@ -39,6 +40,7 @@ class SecondaryView:
         self._retired: list[Handle] = []
         self._meter = LagMeter(context)
         self._catching_up = asyncio.Lock()
+        self._looked_us = 0
 
     @classmethod
     async def open(
@@ -82,6 +84,8 @@ class SecondaryView:
 
     async def catch_up(self) -> None:
         async with self._catching_up:
+            if await self._has_everything():
+                return
             current = self._directory.current()
             if current is not None and current.name not in (self.generation, self._next and self._next.generation.name):
                 await self._open_next()
@@ -122,6 +126,16 @@ class SecondaryView:
         async with self._catching_up:
             for handle in (*self._retired, self._handle, *([self._next] if self._next else [])):
                 await handle.close(self._context.workers, self._directory)
+
+    async def _has_everything(self) -> bool:
+        """Nothing is missing up to the log's end: a look now and then is enough (new shards, a new generation)."""
+        now_us = self._context.clock.monotonic_us()
+        if now_us - self._looked_us < LOOK_US and self._next is None and not self._retired:
+            ends = {p: await self._context.log.end(p) - 1 for p in range(self._context.config.partitions)}
+            if not is_behind(self.positions(), ends) and not self._kind.unfinished(self._handle.projection):
+                return True
+        self._looked_us = now_us
+        return False
 
     async def _catch_up_current(self) -> None:
         """Both generations, if there are two. One that cannot be caught up any more is opened anew.
