@@ -207,7 +207,8 @@ def test_a_projection_that_never_skips_stops_and_says_where(tmp_path: Path) -> N
         assert "cannot digest 7" in caught.value.message
         assert caught.value.details[0]["position"] == 6
         assert caught.value.details[0]["wanted"] == 10
-        assert world.directory("stubborn").noted_health()["health"] == "STOPPED"
+        noted = world.directory("stubborn").noted_health
+        await until(lambda: noted().get("health") == "STOPPED", "the word for other processes")
         await follower.close()
 
     run(scenario())
