@@ -30,7 +30,7 @@ test: $(STAMP) ## every test (PYTEST_ARGS='-k name' to choose, PYTEST_WORKERS=n)
 	$(BIN)/pytest -q -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
 
 demo: $(STAMP) ## install, then run the program's own demonstration
-	$(BIN)/atomlog --version
+	$(BIN)/atomlog demo
 
 install: $(STAMP) ## only make the environment .venv
 

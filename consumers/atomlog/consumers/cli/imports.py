@@ -138,16 +138,21 @@ def _tell(session: Session, summary: Summary, error: AtomlogError | None) -> Non
     if session.as_json:
         emit_json({"ok": first is None, **summary.to_dict(), "error": None if first is None else first.to_dict()})
     else:
-        counts = summary.to_dict()
-        del counts["space"], counts["errors"], counts["passed_over"]
-        emit(
-            ", ".join(f"{count} {name.replace('_', '-')}" for name, count in counts.items() if count) or "nothing to do"
-        )
+        emit(_in_words(summary))
     if first is None:
         return
     if error is not None:
         show_error(error, as_json=False)
     click.get_current_context().exit(first.exit_code)
+
+
+def _in_words(summary: Summary) -> str:
+    """The counts that are not zero."""
+    counts = [(name, count) for name, count in summary.to_dict().items() if isinstance(count, int) and count]
+    return ", ".join(f"{count} {_ONE.get(name, name) if count == 1 else name}" for name, count in counts) or "nothing"
+
+
+_ONE = {"batches": "batch", "lines": "line", "changes": "change", "retries": "retry", "commits": "commit"}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""status, log dump, rebuild, verify, consume."""
+"""status, log dump, rebuild, verify, replay, consume."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
+from atomlog.consumers.cli.arguments import AT
 from atomlog.consumers.cli.output import emit, emit_json, emit_table, positions
-from atomlog.consumers.cli.progress import progress_bar
+from atomlog.consumers.cli.progress import progress_bars
 from atomlog.consumers.cli.session import Session, example, run, settings, with_session
 from atomlog.consumers.consume import run_consumer
 from atomlog.consumers.log_dump import log_dump
@@ -16,11 +17,13 @@ from atomlog.consumers.rebuild import first_error
 from atomlog.consumers.rebuild import rebuild as rebuild_projections
 from atomlog.consumers.rebuild import verify as verify_projections
 from atomlog.consumers.rebuild_job import RebuildReport
+from atomlog.consumers.replay import ReplayReport, replay_until
 from atomlog.consumers.status import Status
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel import jsontext
 from atomlog.kernel.ids import invalid
 from atomlog.kernel.system import SystemFiles
+from atomlog.kernel.times import parse_time
 
 
 @click.command(epilog=example("atomlog status", "atomlog status --json"))
@@ -127,7 +130,51 @@ def consume(session: Session, names: tuple[str, ...], *, wait: bool, status_ever
     click.get_current_context().exit(code)
 
 
-COMMANDS = (status, log_group, rebuild, verify, consume)
+@click.command(
+    epilog=example("atomlog replay --until 1042 --to ./then", "atomlog replay --until 2026-03-01T00:00:00Z --to ./then")
+)
+@click.option("--until", required=True, metavar="POSITION|TIME", help="17, 0:17,1:5, or a time with offset.")
+@click.option("--to", "target", required=True, metavar="DIR", help="An absent or empty directory.")
+@with_session
+def replay(session: Session, until: str, target: str) -> None:
+    """Make a store as of then, in a directory of its own, for reading only.
+
+    It names the master key of this store; the key is not copied.
+    """
+    is_time = "T" in until.upper() or until.count("-") > 1
+    at = None if is_time else AT.convert(until, None, None)
+
+    async def work() -> ReplayReport:
+        config = StoreConfig.load(SystemFiles(), session.directory)
+        with progress_bars("replaying") as progress:
+            return await replay_until(
+                session.directory,
+                target,
+                positions=_everywhere(at, config.partitions),
+                time_us=parse_time(until, "--until") if is_time else None,
+                settings=settings(),
+                master_key_file=session.master_key_file,
+                progress=progress,
+            )
+
+    found = run(work())
+    if session.as_json:
+        emit_json(found.to_dict())
+        return
+    emit(f"{found.directory}: {found.records} records, up to {positions(found.positions)}")
+    emit_table([(f"  {report.name}", f"{report.rows} rows") for report in found.projections])
+
+
+COMMANDS = (status, log_group, rebuild, verify, replay, consume)
+
+
+def _everywhere(at: int | Mapping[int, int] | None, partitions: int) -> Mapping[int, int] | None:
+    """A position of every partition; a single number stands for the only one."""
+    if isinstance(at, int):
+        if partitions > 1:
+            raise invalid("--until", f"the store has {partitions} partitions; write 0:N,1:N,…")
+        return {0: at}
+    return at
 
 
 def _report(
@@ -135,12 +182,7 @@ def _report(
     label: str,
     work: Callable[[Callable[[str, int, int], None]], Awaitable[Sequence[RebuildReport]]],
 ) -> None:
-    done: dict[str, tuple[int, int]] = {}
-    with progress_bar(label) as bar:
-
-        def progress(name: str, records: int, total: int) -> None:
-            done[name] = (records, total)
-            bar(sum(one for one, _ in done.values()), sum(one for _, one in done.values()))
+    with progress_bars(label) as progress:
 
         async def reports() -> Sequence[RebuildReport]:
             return await work(progress)

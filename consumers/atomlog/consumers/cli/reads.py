@@ -1,4 +1,4 @@
-"""get, history, relations, members, groups, recall."""
+"""get, history, relations, members, groups, recall, quote."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -6,9 +6,12 @@ from typing import Any
 import click
 
 from atomlog.consumers.cli.arguments import ATOM_ID, JSON_FILE, JSON_OBJECT, with_read_options
-from atomlog.consumers.cli.output import emit_json, emit_page
+from atomlog.consumers.cli.output import emit, emit_bytes, emit_json, emit_page
 from atomlog.consumers.cli.session import Session, example, run, with_keys, with_session
+from atomlog.consumers.freeze import Frozen, freeze
+from atomlog.consumers.quote import Quote
 from atomlog.consumers.store import AsyncStore
+from atomlog.kernel.ids import format_id
 from atomlog.projections.read.page import Page
 
 
@@ -58,12 +61,27 @@ def relations(session: Session, **options: Any) -> None:
 @click.option("--or", "or_", metavar="GROUP", multiple=True, type=ATOM_ID, help="… or in this group.")
 @click.option("--not", "not_", metavar="GROUP", multiple=True, type=ATOM_ID, help="… and not in this group.")
 @click.option("--include-retired", is_flag=True, help="Members that are retired, too.")
+@click.option("--freeze", "as_manifest", is_flag=True, help="Write all of them down in --space as pinned versions.")
 @with_read_options
 @with_keys
 @with_session
-def members(session: Session, group: Any, **options: Any) -> None:
+def members(session: Session, group: Any, *, as_manifest: bool, **options: Any) -> None:
     """The members of a group: (GROUP or --or …) and --and … but not --not …."""
-    _show(session, lambda store: store.members(group, **_named(options)))
+    if not as_manifest:
+        _show(session, lambda store: store.members(group, **_named(options)))
+        return
+    if options["limit"] is not None or options["continuation"] is not None:
+        raise click.UsageError("--freeze takes all members; leave out --limit and --continue")
+
+    async def work() -> Frozen:
+        async with session.store() as store:
+            return await freeze(store, group, **_named(options))
+
+    frozen = run(work())
+    if session.as_json:
+        emit_json(frozen.to_dict())
+    else:
+        emit(f"{format_id(frozen.manifest)}  {frozen.members} members in {frozen.pages} page(s)")
 
 
 @click.command(epilog=example("atomlog groups key:sencha --space notes"))
@@ -104,7 +122,29 @@ def recall(session: Session, text: str | None, *, explain: bool, **options: Any)
     _show(session, lambda store: store.recall(text, **_named(options)), explain=explain)
 
 
-COMMANDS = (get, history, relations, members, groups, recall)
+@click.command(epilog=example("atomlog quote 0199…#0", "atomlog quote key:summary#1 --space notes"))
+@click.argument("origin", metavar="ID#N")
+@click.option("--revision", metavar="ID", help="Of this revision of the atom.")
+@with_keys
+@with_session
+def quote(session: Session, origin: str, **options: Any) -> None:
+    """The exact bytes of the N-th origin of an atom (from 0), checked against the digest taken when it was written."""
+    atom, mark, number = origin.rpartition("#")
+    if not mark or not number.isdecimal():
+        raise click.UsageError(f"{origin!r} names no origin; write ID#N, e.g. key:summary#0")
+
+    async def work() -> Quote:
+        async with session.store() as store:
+            return await store.quote(ATOM_ID.convert(atom, None, None), int(number), **_named(options))
+
+    found = run(work())
+    if session.as_json:
+        emit_json(found.to_dict())
+    else:
+        emit_bytes(found.text.encode())
+
+
+COMMANDS = (get, history, relations, members, groups, recall, quote)
 
 
 def _named(options: dict[str, Any]) -> dict[str, Any]:

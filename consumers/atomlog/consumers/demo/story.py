@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from atomlog.consumers.demo.importing import accepted_from_the_start, import_file, notes
-from atomlog.consumers.rebuild import rebuild, verify
+from atomlog.consumers.rebuild import rebuild
 from atomlog.consumers.store import AsyncStore
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ids import format_id
@@ -199,10 +199,9 @@ class _Story:
             await quiet._a_new_member(store)
             await quiet._a_pinned_version(store)
         await import_file(other, path, SPACE)
-        one, two = [(await verify(directory, ["ids"]))[0] for directory in (self.directory, other)]
+        killed, whole = [await _content_digest(directory) for directory in (self.directory, other)]
         self._claim(
-            one.content_digest is not None and one.content_digest == two.content_digest,
-            f"a second store, fed the same without a kill, has the same content digest {str(one.content_digest)[:16]}…",
+            killed == whole, f"a second store, fed the same without a kill, has the same content digest {whole[:16]}…"
         )
 
     async def _a_recall(self, store: AsyncStore) -> None:
@@ -291,6 +290,12 @@ def _joining(key: str, name: str, text: str) -> dict[str, Any]:
             },
         ],
     }
+
+
+async def _content_digest(directory: str) -> str:
+    async with await AsyncStore.open(directory, create=False) as store:
+        await store.wait_until_current()
+        return await store.content_digest()
 
 
 async def _end(store: AsyncStore) -> int:

@@ -83,7 +83,7 @@ def _item(raw: RawLine) -> Item:
     if raw.data is None:
         error = invalid(f"line {raw.number}", f"{raw.size_bytes} bytes are more than {LINE_BYTES_MAX}")
         return BadLine(number=raw.number, error=error, size_bytes=raw.size_bytes)
-    return parse_line(raw.data, raw.number)
+    return parse_line(raw.data, raw.number, size_bytes=raw.size_bytes)
 
 
 async def _each(items: Iterator[Write | Refused]) -> AsyncIterator[Write | Refused]:

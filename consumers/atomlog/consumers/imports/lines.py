@@ -63,15 +63,19 @@ def membership_key(group: str, member: str) -> str:
     return jsontext.canonical(["member", group, member]).decode()
 
 
-def parse_line(raw: bytes, number: int) -> Line | BadLine:
-    """The line that `raw` is, or what is wrong with it, every failing part named."""
+def parse_line(raw: bytes, number: int, *, size_bytes: int | None = None) -> Line | BadLine:
+    """The line that `raw` is, or what is wrong with it, every failing part named.
+
+    `size_bytes` counts in its end of line, where the caller knows it.
+    """
+    size_bytes = len(raw) if size_bytes is None else size_bytes
     try:
         found = jsontext.parse_json(raw, _where(number))
         if not isinstance(found, Mapping):
             raise invalid(_where(number), 'a line is an object like {"id": "n-1", "text": "…"}')
     except AtomlogError as error:
-        return BadLine(number=number, error=error, size_bytes=len(raw))
-    return line_of(found, number, size_bytes=len(raw))
+        return BadLine(number=number, error=error, size_bytes=size_bytes)
+    return line_of(found, number, size_bytes=size_bytes)
 
 
 def line_of(found: Mapping[str, Any], number: int, *, size_bytes: int, where: str = "") -> Line | BadLine:

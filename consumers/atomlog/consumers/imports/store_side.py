@@ -23,7 +23,7 @@ class StoreSide:
         self._store = store
         self._space = space
         self._partition = partition_of(space, store.config.partitions)
-        self._last: WriteReceipt | None = None
+        self.last: WriteReceipt | None = None  # of the write that reads wait for
 
     async def accepted(self, key: str) -> bool:
         return (await self._store.outcome(key, space=self._space)).state == "accepted"
@@ -47,7 +47,7 @@ class StoreSide:
         return rows[0].value if rows and rows[0].state == "active" else None
 
     async def write(self, batch: Mapping[str, Any]) -> None:
-        self._last = (await self._store.write(batch)).receipt
+        self.last = (await self._store.write(batch)).receipt
 
     async def settle(self) -> None:
         await self._store.wait_until_current()
@@ -56,7 +56,7 @@ class StoreSide:
         """Every row of a read, and the read position of the import's partition; nothing for what is absent."""
         rows: list[Row] = []
         try:
-            page = await self._store.read(selector, limit=PAGE_ROWS, at_least=self._last)
+            page = await self._store.read(selector, limit=PAGE_ROWS, at_least=self.last)
         except AtomlogError as error:
             if error.code != "NOT_FOUND":
                 raise

@@ -1,0 +1,58 @@
+"""status, log dump, rebuild, verify, replay."""
+
+from pathlib import Path
+
+from tests.consumers.cli.driving import atomlog, batch, fill, note
+
+
+def test_status_shows_partitions_and_projections(store: Path) -> None:
+    found = atomlog("status", "--json", store=store).json
+    assert found.keys() == {"log_id", "partitions", "projections", "disk"}
+    assert (found["partitions"][0]["end"], found["partitions"][0]["effective_batches"]) == (3, 2)
+    assert [one["name"] for one in found["projections"]] == ["ids", "relations", "postings", "vectors"]
+    shown = atomlog("status", store=store).out
+    assert "partition" in shown
+    assert "postings" in shown
+
+
+def test_log_dump_shows_every_record_with_its_verdict(store: Path) -> None:
+    records = atomlog("log", "dump", "--json", store=store).jsons
+    assert [(one["position"], one["kind"], one["verdict"]) for one in records] == [
+        (0, "Claim", "effective"),
+        (1, "Batch", "effective"),
+        (2, "Batch", "effective"),
+    ]
+    part = atomlog("log", "dump", "--since", "1", "--until", "2", "--json", store=store).jsons
+    assert [one["position"] for one in part] == [1]
+    assert "effective" in atomlog("log", "dump", "--partition", "0", store=store).out
+
+
+def test_verify_and_rebuild_compare_and_exchange(store: Path) -> None:
+    reports = atomlog("verify", "--json", store=store)
+    assert reports.code == 0
+    assert {one["name"]: one["equal"] for one in reports.jsons} == dict.fromkeys(
+        ("ids", "relations", "postings", "vectors", "heads"), True
+    )
+    assert not any(one["swapped"] for one in reports.jsons)
+    (rebuilt,) = atomlog("rebuild", "relations", "--json", store=store).jsons
+    assert (rebuilt["name"], rebuilt["equal"], rebuilt["swapped"]) == ("relations", True, True)
+    assert "equal" in atomlog("rebuild", "postings", store=store).out
+    assert atomlog("members", "key:tea", "--space", "notes", store=store).code == 0
+
+
+def test_replay_makes_a_store_as_of_then_that_only_reads(store: Path, tmp_path: Path) -> None:
+    fill(store, batch("k-3", note("late", "late")))
+    then = tmp_path / "then"
+    done = atomlog("replay", "--until", "2", "--to", then, "--json", store=store)
+    assert (done.code, done.json["positions"]) == (0, {"0": 2})
+    assert atomlog("get", "key:sencha", "--space", "notes", store=then).code == 0
+    assert atomlog("get", "key:late", "--space", "notes", store=then).code == 5
+    refused = atomlog("write", stdin=batch("k", note("x", "x")), store=then)
+    assert (refused.code, "STORE_READ_ONLY" in refused.err) == (5, True)
+
+
+def test_replay_until_a_time(store: Path, tmp_path: Path) -> None:
+    atom = atomlog("get", "key:sencha", "--space", "notes", "--json", store=store).json["atoms"][0]
+    done = atomlog("replay", "--until", atom["recorded_at"], "--to", tmp_path / "then", store=store)
+    assert done.code == 0
+    assert "up to 1" in done.out
