@@ -176,6 +176,9 @@ def test_positions_and_times_that_cannot_be_are_refused_with_their_name(world: W
         for at in (5, -2, {0: 5}, {1: 1}, {0: True}, {0: "1"}):
             error = await refused(world, A, at=at)
             assert (error.code, error.details[0]["path"]) == ("INVALID_INPUT", "at")
+        for at_least in ({1: 0}, {0: -2}, {0: None}, {"0": 1}):
+            error = await refused(world, A, at_least=at_least)
+            assert (error.code, error.details[0]["path"]) == ("INVALID_INPUT", "at_least")
         error = await refused(world, A, as_of_us=NOW_US + 1)
         assert (error.code, error.details[0]["path"]) == ("INVALID_INPUT", "as_of")
         assert format_time(NOW_US) in error.message
@@ -193,7 +196,7 @@ def test_a_position_that_is_in_the_log_and_not_in_the_index_is_waited_for(world:
         grown(world)
         world.apply("ids", until=3)
         error = await refused(world, A, at=4)
-        assert (error.code, error.details[0]["index"]) == ("INDEX_LAGGING", "ids")
+        assert (error.code, error.details[0]["index"], error.details[0]["path"]) == ("INDEX_LAGGING", "ids", "at")
         assert (await refused(world, A, as_of_us=world.log0.now_us)).code == "INDEX_LAGGING"
         world.come_along(until=5)
         assert (await world.read(A, at=4)).atoms[0].value == "v4"
@@ -212,7 +215,7 @@ def test_below_a_floor_nothing_is_answered_and_nothing_weakened(new_world: NewWo
         for consistency in ("snapshot", "version_pinned"):
             error = await refused(world, both, at=2, consistency=consistency)
             assert error.code == "CONSISTENCY_UNAVAILABLE"
-            assert "postings" in error.message
+            assert [(one["index"], one["floor"], one["position"]) for one in error.details] == [("postings", 3, 2)]
         assert len((await world.read(P, at=2)).atoms) == 1
 
     asyncio.run(run())

@@ -98,6 +98,19 @@ def test_atoms_come_in_the_order_asked_and_each_once(world: World) -> None:
     asyncio.run(run())
 
 
+def test_all_that_is_named_comes_in_one_page_unless_a_limit_is_given(world: World) -> None:
+    async def run() -> None:
+        names = [f"n{number}" for number in range(150)]
+        world.log0.batch("notes", [create(name) for name in names])
+        await world.follow()
+        page = await world.read(by_ids(*names))
+        assert (atoms_of(page), page.continuation) == (list(map(atom_id, names)), None)
+        pages = await world.pages(by_ids(*names), limits=[70])
+        assert [len(one.atoms) for one in pages] == [70, 70, 10]
+
+    asyncio.run(run())
+
+
 def test_of_several_ids_the_absent_ones_are_listed_and_the_rest_returned(world: World) -> None:
     async def run() -> None:
         world.log0.batch("notes", [create("a")])

@@ -1,7 +1,8 @@
 """A page of a read as typed values; `to_dict` gives the JSON of every face.
 
 `{"atoms", "context"}` is the body: canonical JSON, the same bytes whenever the receipt is replayed. Receipt,
-continuation and diagnostics stand outside it.
+continuation and diagnostics stand outside it. The parts of a row give their members in canonical order, so that the
+bytes of a page are not sorted again.
 """
 
 from collections.abc import Mapping
@@ -33,13 +34,13 @@ class RowSlot:
 
     def to_dict(self) -> dict[str, Any]:
         return {
-            "role": self.role,
-            "target": format_id(self.target),
             "mode": self.mode,
-            "revision": None if self.revision is None else format_id(self.revision),
-            "resolved": None if self.resolved is None else format_id(self.resolved),
             "order_key": self.order_key,
             "required": self.required,
+            "resolved": None if self.resolved is None else format_id(self.resolved),
+            "revision": None if self.revision is None else format_id(self.revision),
+            "role": self.role,
+            "target": format_id(self.target),
         }
 
 
@@ -147,11 +148,11 @@ def body_bytes(rows: list[bytes], context: Mapping[str, Any] | None = None) -> b
 
 def _origin_dict(origin: Origin) -> dict[str, Any]:
     return {
-        "source": format_id(origin.source),
-        "revision": format_id(origin.revision),
-        "start": origin.start,
         "end": origin.end,
+        "revision": format_id(origin.revision),
         "sha256": origin.sha256.hex(),
+        "source": format_id(origin.source),
+        "start": origin.start,
     }
 
 

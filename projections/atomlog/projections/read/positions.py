@@ -5,12 +5,12 @@ postings; vectors may be behind and then only propose candidates. A position or 
 exactly, after waiting for the indexes; it is never replaced by another one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeGuard
 
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.ids import invalid
+from atomlog.kernel.ids import invalid, shown
 from atomlog.kernel.model import Positions
 from atomlog.kernel.ports import Clock, Log
 from atomlog.kernel.times import format_time
@@ -34,6 +34,11 @@ class Asked:
     as_of_us: int | None = None
     at_least: Positions | None = None
     deadline_us: int
+
+    @property
+    def path(self) -> str:
+        """Which part asks for a position."""
+        return "as_of" if self.as_of_us is not None else "at_least" if self.at is None else "at"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +70,8 @@ class Chooser:
     clock: Clock
     catch_up: CatchUp
 
-    async def choose(self, asked: Asked, home: Sequence[int | None]) -> Chosen:
-        """`home`: the partitions of the atoms asked for, None for one that is unknown.
+    async def choose(self, asked: Asked, home: Callable[[], Sequence[int | None]]) -> Chosen:
+        """`home`: finds the partitions of the atoms asked for, None for one that is unknown.
 
         Raises INVALID_INPUT, INDEX_LAGGING, CONSISTENCY_UNAVAILABLE.
         """
@@ -74,6 +79,7 @@ class Chooser:
         fixed = await self._fixed(asked, home)
         # 2. Wait until every index that must be there has applied what is fixed, asked for at least, or a floor.
         base = self._base(asked.mode)
+        self._check_at_least(asked.at_least or {})
         wanted = dict(asked.at_least or {}) | fixed
         standings = await self._standing_at(base, wanted, asked)
         standings = await self._above_floors(base, fixed, standings, asked)
@@ -103,21 +109,36 @@ class Chooser:
     def _standings(self) -> dict[str, Standing]:
         return {name: standing_of(index) for name, index in self.indexes.named(self.plan).items()}
 
-    async def _fixed(self, asked: Asked, home: Sequence[int | None]) -> dict[int, int]:
+    async def _fixed(self, asked: Asked, home: Callable[[], Sequence[int | None]]) -> dict[int, int]:
         if asked.as_of_us is not None:
             return await self._as_of(asked.as_of_us, asked)
         if asked.at is None:
             return {}
-        at = asked.at if isinstance(asked.at, Mapping) else _at_home(asked.at, home, self.log.partitions)
+        at = asked.at if isinstance(asked.at, Mapping) else self._at_home(asked.at, home)
         for partition, position in at.items():
             await self._check_position(partition, position)
         return dict(at)
 
-    async def _check_position(self, partition: object, position: object) -> None:
+    def _at_home(self, position: int, home: Callable[[], Sequence[int | None]]) -> dict[int, int]:
+        if self.log.partitions == 1:
+            return {0: position}
+        partitions = home()
+        if not partitions or None in partitions:
+            raise invalid("at", "a position alone is one of the atom's own partition, which is not known; write P:N")
+        return {partition: position for partition in partitions if partition is not None}
+
+    def _check_at_least(self, at_least: Positions) -> None:
+        for partition, position in at_least.items():
+            self._check_shape("at_least", partition, position)
+
+    def _check_shape(self, path: str, partition: object, position: object) -> None:
         if not _is_integer(partition) or not 0 <= partition < self.log.partitions:
-            raise invalid("at", f"{partition!r} is no partition; there are {self.log.partitions}, from 0")
+            raise invalid(path, f"{shown(partition)} is no partition; there are {self.log.partitions}, from 0")
         if not _is_integer(position) or position < -1:
-            raise invalid("at", f"{position!r} is no position; write a number from -1 on")
+            raise invalid(path, f"{shown(position)} is no position; write a number from -1 on")
+
+    async def _check_position(self, partition: int, position: int) -> None:
+        self._check_shape("at", partition, position)
         end = await self.log.end(partition)
         if position >= end:
             raise invalid("at", f"{position} is beyond the end of partition {partition}; its last record is {end - 1}")
@@ -144,7 +165,7 @@ class Chooser:
             await self.catch_up(late, wanted, asked.deadline_us)
             standings = self._standings()
             if _late(names, wanted, standings):
-                raise _lagging(names, wanted, standings)
+                raise _lagging(asked.path, names, wanted, standings)
         return standings
 
     async def _above_floors(
@@ -182,14 +203,6 @@ def _is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _at_home(position: int, home: Sequence[int | None], partitions: int) -> dict[int, int]:
-    if partitions == 1:
-        return {0: position}
-    if not home or None in home:
-        raise invalid("at", "a position alone is one of the atom's own partition, which is not known; write P:N")
-    return {partition: position for partition in home if partition is not None}
-
-
 def _late(names: Sequence[str], wanted: Positions, standings: Mapping[str, Standing]) -> list[str]:
     return [
         name
@@ -198,10 +211,10 @@ def _late(names: Sequence[str], wanted: Positions, standings: Mapping[str, Stand
     ]
 
 
-def _lagging(names: Sequence[str], wanted: Positions, standings: Mapping[str, Standing]) -> AtomlogError:
+def _lagging(path: str, names: Sequence[str], wanted: Positions, standings: Mapping[str, Standing]) -> AtomlogError:
     details = [
         {
-            "path": "at_least",
+            "path": path,
             "code": "INDEX_LAGGING",
             "message": f"{name} has applied {standings[name].applied(partition)} of {position}",
             "index": name,
@@ -213,8 +226,8 @@ def _lagging(names: Sequence[str], wanted: Positions, standings: Mapping[str, St
         for partition, position in wanted.items()
         if standings[name].applied(partition) < position
     ]
-    shown = "; ".join(f"partition {detail['partition']}: {detail['message']}" for detail in details)
-    return fail("INDEX_LAGGING", f"{shown}; repeat, or ask for less", details=details, retry_after_ms=RETRY_MS)
+    told = "; ".join(f"partition {detail['partition']}: {detail['message']}" for detail in details)
+    return fail("INDEX_LAGGING", f"{told}; repeat, or ask for less", details=details, retry_after_ms=RETRY_MS)
 
 
 def _check_floors(positions: Positions, standings: Mapping[str, Standing]) -> None:
@@ -223,4 +236,7 @@ def _check_floors(positions: Positions, standings: Mapping[str, Standing]) -> No
             floor = standing.floors[partition]
             if floor > position:
                 message = f"{name} can be read as of position {floor} of partition {partition} at the earliest"
-                raise fail("CONSISTENCY_UNAVAILABLE", f"{message}, and this read is as of {position}")
+                message = f"{message}, and this read is as of {position}"
+                place = {"index": name, "partition": partition, "position": position, "floor": floor}
+                code = "CONSISTENCY_UNAVAILABLE"
+                raise fail(code, message, details=[{"path": "at", "code": code, "message": message, **place}])

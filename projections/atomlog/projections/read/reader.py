@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from atomlog.kernel.content import ContentOpener
@@ -93,7 +94,7 @@ class Reader:
                 chosen = await chooser.again(cursor.positions, mode, deadline_us)
             else:
                 wanted = _asked(options, mode, deadline_us)
-                chosen = await chooser.choose(wanted, home(selector, indexes.ids, self.log.partitions))
+                chosen = await chooser.choose(wanted, partial(home, selector, indexes.ids, self.log.partitions))
             # 3. Search, and resolve every find through ids at these positions. Nothing waits here, so nothing moves.
             source = open_source(todo, indexes, chosen, limit)
             gathered = gather(source, indexes.ids, chosen.positions, limit)
@@ -170,11 +171,12 @@ class Reader:
         timeout_ms = self.settings.read_timeout_ms if options.timeout_ms is None else options.timeout_ms
         if timeout_ms < 0:
             raise invalid("timeout_ms", "must not be negative")
-        return self._limit(options.limit), self.clock.monotonic_us() + timeout_ms * 1_000
+        return self._limit(selector, options.limit), self.clock.monotonic_us() + timeout_ms * 1_000
 
-    def _limit(self, limit: int | None) -> int:
-        if limit is None:
-            return min(self.settings.page_limit, self.settings.page_limit_max)
+    def _limit(self, selector: Selector, limit: int | None) -> int:
+        if limit is None:  # who names atoms gets them all
+            named = len(selector.ids) if isinstance(selector, ByIds) else 0
+            return min(max(self.settings.page_limit, named), self.settings.page_limit_max)
         if type(limit) is not int or limit < 1:
             raise invalid("limit", "must be a number from 1 on")
         if limit > self.settings.page_limit_max:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from atomlog.kernel.errors import AtomlogError, UnavailableError
+from atomlog.kernel.errors import AtomlogError, InvalidError, UnavailableError
 from atomlog.kernel.ids import invalid
 from atomlog.kernel.jsontext import canonical, dumps, loads
 from atomlog.kernel.model import Positions
@@ -251,8 +251,13 @@ def _known(space: str, encoders: Mapping[str, Encoder]) -> Encoder:
 
 
 def _checked(space: VectorSpace, numbers: tuple[float, ...]) -> tuple[float, ...]:
-    if query_row(space, numbers) is None:
-        raise invalid(f"selector.vectors.{space.id}", "all zeros have no direction to compare")
+    path = f"selector.vectors.{space.id}"
+    try:
+        row = query_row(space, numbers)
+    except InvalidError as error:
+        raise invalid(path, str(error.details[0]["message"])) from None
+    if row is None:
+        raise invalid(path, "all zeros have no direction to compare")
     return numbers
 
 

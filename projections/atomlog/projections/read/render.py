@@ -4,8 +4,7 @@ What the receipt says (score, reason, status, resolved slots, sealed or not) is 
 from the revision. So a later replay gives the same bytes whatever has changed since.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from atomlog.kernel.content import Opened
 from atomlog.kernel.errors import fail
@@ -19,6 +18,10 @@ ACTIVE: Final = "active"
 RETIRED: Final = "retired"
 CURRENT: Final = "current"
 SUPERSEDED: Final = "superseded"
+
+# The members of a row around `score` and before `value`, in the order of canonical JSON.
+_BEFORE: Final = ("atom", "handle", "kind", "match_reason", "origins", "policy", "recorded_at", "revision", "schema")
+_AFTER: Final = ("sealed", "slots", "state", "status", "valid_time")
 
 
 def clear_of(revision: bytes) -> Clear:
@@ -54,14 +57,17 @@ def render_row(row: ReceiptRow, clear: Clear, content: Opened | None) -> Row:
 
 
 def row_bytes(row: Row) -> bytes:
-    """`canonical(row.to_dict())`, built from parts: only the value needs the general way."""
+    """`canonical(row.to_dict())`, put together from parts: only value and score need the general way.
+
+    The parts of a row give their members in canonical order themselves.
+    """
     shown = row.to_dict()
-    value, score, reason = shown.pop("value"), shown.pop("score"), shown.pop("match_reason")
-    parts = {name: dumps(_sorted(part)) for name, part in shown.items()}
-    parts["score"] = canonical(score, "score")
-    parts["match_reason"] = canonical(reason, "match_reason")
-    parts["value"] = canonical(value, "value")
-    return b"{" + b",".join(b'"' + name.encode() + b'":' + parts[name] for name in sorted(parts)) + b"}"
+    shown["match_reason"] = dict(sorted(row.match_reason.items()))
+    before, after = ({name: shown[name] for name in names if name in shown} for names in (_BEFORE, _AFTER))
+    score = b"null" if row.score is None else canonical(row.score, "score")
+    value = canonical(row.value, "value")
+    parts = (dumps(before)[:-1], b',"score":', score, b",", dumps(after)[1:-1], b',"value":', value, b"}")
+    return b"".join(parts)
 
 
 def order_key_text(order_key: bytes) -> str:
@@ -85,12 +91,3 @@ def _render_slot(slot: Slot, resolved: bytes | None) -> RowSlot:
         order_key=order_key_text(slot.order_key),
         required=slot.required,
     )
-
-
-def _sorted(part: Any) -> Any:
-    """Members in the order of their names, for parts whose names are ours and plain ASCII."""
-    if isinstance(part, Mapping):
-        return {name: _sorted(part[name]) for name in sorted(part)}
-    if isinstance(part, Sequence) and not isinstance(part, str):
-        return [_sorted(item) for item in part]
-    return part

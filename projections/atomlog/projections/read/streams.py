@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
 Fetch = Callable[[bytes | None, int], tuple[list[T], bytes | None]]
-"""(after, limit) → (items, the key after them or None at the end)."""
+"""(after, limit) → (items, the key after them or None at the end). Only the last page may be shorter than `limit`."""
 
 CHUNK_MIN: Final = 16
 CHUNK_MAX: Final = 512
