@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from atomlog.consumers.follower import Follower
-from atomlog.kernel.errors import AtomlogError
+from atomlog.consumers.watchdog import watch
+from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.kv import Staged
 from atomlog.kernel.ports import Log
 from atomlog.kernel.system import SystemFiles
 from atomlog.kernel.tail import Checkpoint, EffectiveRecord
 from tests.consumers.worlds import QUICK, Stubborn, Toy, World, ids, run, toy, until
 from tests.support.batches import STEP_US
+from tests.support.sealed import SleptClock
 
 
 async def start(world: World, kind: Any, **rest: Any) -> Follower:
@@ -184,6 +187,36 @@ def test_when_no_record_at_all_can_be_applied_the_store_is_at_fault_and_it_stops
         await until(lambda: follower.health == "STOPPED", "the stop")
         async with follower.pinned() as projection:
             assert len(projection.quarantined()) == 100
+        await follower.close()
+
+    run(scenario())
+
+
+def test_a_record_that_needs_a_newer_program_is_never_skipped(tmp_path: Path) -> None:
+    """Skipped, it would be missing for ever; the newer program applies it."""
+
+    async def scenario() -> None:
+        world = World.make(tmp_path)
+        end = await world.write(20)
+
+        class Old(Toy):
+            def _effects(self, partition: int, record: EffectiveRecord, staged: Staged) -> None:
+                if record.position == 7:
+                    raise fail("UPGRADE_REQUIRED", "a schema of tomorrow")
+                super()._effects(partition, record, staged)
+
+        follower = await start(world, toy(of=Old))
+        await until(lambda: follower.error is not None, "the stop")
+        assert follower.error is not None
+        assert follower.error.code == "UPGRADE_REQUIRED"
+        assert follower.is_stopped_for_good
+        assert follower.positions() == {0: 6}
+        async with follower.pinned() as projection:
+            assert projection.quarantined() == []
+        await follower.close()
+        follower = await start(world, toy())
+        await reach(world, follower, end - 1)
+        assert follower.health == "OK"
         await follower.close()
 
     run(scenario())
@@ -486,6 +519,65 @@ def test_the_watchdog_starts_a_silent_follower_again_and_counts(tmp_path: Path, 
     run(scenario())
 
 
+def test_bringing_a_new_generation_up_counts_as_progress_for_the_watchdog(tmp_path: Path) -> None:
+    """Else a long one would be ended and begun again for ever."""
+
+    async def scenario() -> None:
+        world = World.make(tmp_path)
+        end = await world.write(50)
+        kind = toy()
+        follower = await start(world, kind)
+        await reach(world, follower, end - 1)
+        before = follower._progress
+        await built_beside(world, kind, 0)
+        assert await follower.wait_for_generation("g000002", world.deadline_us())
+        assert follower._progress > before
+        await follower.close()
+
+    run(scenario())
+
+
+class TicksClock(SleptClock):
+    """Ends the test after some sleeps; tells what happened at each."""
+
+    def __init__(self, ticks: int, at_tick: Callable[[int], None]) -> None:
+        super().__init__()
+        self._left = ticks
+        self._at_tick = at_tick
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds)
+        self._left -= 1
+        self._at_tick(len(self.slept))
+        if not self._left:
+            raise EndOfTestError
+
+
+class EndOfTestError(Exception):
+    pass
+
+
+def restarts_of(*, progress: Sequence[int], behind: Sequence[bool]) -> list[int]:
+    """The ticks, a quarter of the limit each, at which the watchdog restarts."""
+    tick, restarts = [0], []
+    clock = TicksClock(len(progress), lambda number: tick.__setitem__(0, number - 1))
+
+    async def is_behind() -> bool:
+        return behind[tick[0]]
+
+    with pytest.raises(EndOfTestError):
+        run(watch(clock, 4_000, lambda: progress[tick[0]], is_behind, lambda: restarts.append(tick[0])))
+    return restarts
+
+
+def test_the_watchdog_counts_from_the_last_progress_and_only_while_behind() -> None:
+    assert restarts_of(progress=[0] * 12, behind=[True] * 12) == [3, 7]
+    assert restarts_of(progress=range(12), behind=[True] * 12) == []
+    assert restarts_of(progress=[0] * 12, behind=[False] * 12) == []
+    assert restarts_of(progress=[0, 0, 0, 1, 1, 1, 1, 1, 1], behind=[True] * 9) == [7]
+    assert restarts_of(progress=[0] * 9, behind=[True, True, False, True, True, True, True, True, True]) == [6]
+
+
 def test_the_watchdog_leaves_an_idle_or_held_follower_alone(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = World.make(tmp_path, settings=replace(QUICK, watchdog_ms=10))
@@ -496,9 +588,9 @@ def test_the_watchdog_leaves_an_idle_or_held_follower_alone(tmp_path: Path) -> N
         await reach(world, follower, end - 1)
         follower.pause()
         await world.write(5)
-        asked = log.ends
+        asked, restarts = log.ends, follower.restarts
         await until(lambda: log.ends > asked + 20, "twenty looks of the watchdog")
-        assert follower.restarts == 0
+        assert follower.restarts == restarts
         await follower.close()
 
     run(scenario())

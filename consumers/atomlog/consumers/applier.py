@@ -18,6 +18,7 @@ from atomlog.projections.base import Projection
 
 APPLY_BYTES: Final = 256 * 1024  # of log applied at a stretch: the event loop waits that long, and no longer
 QUARANTINE_RUN_MAX: Final = 100  # records in a row; then the store is at fault, not the records
+NEVER_SKIPPED: Final = frozenset({"UPGRADE_REQUIRED", "STORE_TOO_NEW"})  # a newer program can apply the record
 
 
 class PartitionApplier:
@@ -115,8 +116,9 @@ class PartitionApplier:
 
     def _failed(self, error: Exception, records: Sequence[EffectiveRecord], after: Checkpoint) -> bool:
         """Try again, narrow down, skip or stop, in that order."""
+        needs_upgrade = isinstance(error, AtomlogError) and error.code in NEVER_SKIPPED
         # 1. The same again: a passing fault of the machine.
-        if self._attempts < self._context.settings.apply_retries:
+        if not needs_upgrade and self._attempts < self._context.settings.apply_retries:
             self._attempts += 1
             self._retry("apply_failed", error)
             return False
@@ -125,8 +127,8 @@ class PartitionApplier:
         if after.position - self.position > 1:
             self._careful_until = after.position
             return False
-        # 3. Skip it where that is allowed, unless nothing works any more.
-        if not records or self._skipped_in_a_row >= QUARANTINE_RUN_MAX:
+        # 3. Skip it where that is allowed, unless nothing works any more, or this program is too old for it.
+        if needs_upgrade or not records or self._skipped_in_a_row >= QUARANTINE_RUN_MAX:
             self.stop(self._named(error))
             return False
         if self._projection.skips_poison:

@@ -58,7 +58,9 @@ class Follower:
         self._holds: Mapping[int, int] | None = None
         self._epoch = 0  # of the loop task: an abandoned one sees that it does not count any more
         self._closing = False
-        self._dirty = 0
+        self._is_preparing = False
+        self._dirty = 0  # records applied since the last sync
+        self._progress = 0  # for the watchdog: goes up whenever something is applied, to either generation
         self._synced_us = context.clock.monotonic_us()
         self._swap_after_us = 0
         self._background_error: str | None = None
@@ -196,6 +198,7 @@ class Follower:
             await asyncio.wait(tasks, timeout=CLOSE_SECONDS_MAX)
         try:
             await self._context.workers.run(self._handle.projection.sync)
+            await self._note_health(is_closing=True)
         finally:
             await self._close_handles()
             self._lock.release()
@@ -242,6 +245,7 @@ class Follower:
         applied, error = applier.applied, applier.error
         moved = await applier.advance(lambda: self._limit(applier.partition), alive=lambda: self._counts(epoch))
         self._dirty += applier.applied - applied
+        self._progress += applier.applied - applied
         if moved or applier.error is not error:
             self._moved.notify()
         return moved
@@ -308,7 +312,11 @@ class Follower:
         if not ready:
             await handle.close(self._context.workers, self._directory)
             return
-        await self._kind.prepare(projection)
+        self._is_preparing = True
+        try:
+            await self._kind.prepare(projection)
+        finally:
+            self._is_preparing = False
         self._retired.append(self._handle)
         self._say("generation_followed", generation=current.name, before=self.generation)
         self._handle, self._appliers = handle, appliers
@@ -329,6 +337,7 @@ class Follower:
             if not behind:
                 return True
             moved = [await one.advance(partial(targets.get, one.partition)) for one in behind]
+            self._progress += sum(moved)
             await self._context.clock.sleep(0 if any(moved) else self._context.settings.follow_poll_ms / 1_000)
         return False
 
@@ -367,10 +376,12 @@ class Follower:
 
     async def _watch(self) -> None:
         clock, settings = self._context.clock, self._context.settings
-        await watch(clock, settings.watchdog_ms, self.positions, self._is_behind, self._restart)
+        await watch(clock, settings.watchdog_ms, lambda: self._progress, self._is_behind, self._restart)
 
     async def _is_behind(self) -> bool:
         """Whether something is there to apply; a log that does not answer counts as behind."""
+        if self._is_preparing:  # shards of a new generation are read: long, and nothing is applied meanwhile
+            return False
         ends = await log_ends(self._context.log, self._partitions, self._context.clock)
         for partition, applier in self._appliers.items():
             limit = self._limit(partition)
@@ -389,11 +400,11 @@ class Follower:
             applier.reset()
         self._start_loop()
 
-    async def _note_health(self) -> None:
-        """Tell other processes when this projection degrades, stops or recovers."""
+    async def _note_health(self, *, is_closing: bool = False) -> None:
+        """Tell other processes when this projection degrades, stops or recovers, and who follows."""
         error = self.error
         note = {
-            "pid": process_id(),
+            "pid": None if is_closing else process_id(),
             "health": self.health,
             "error": None if error is None else error.to_dict(),
             "background_error": self._background_error,

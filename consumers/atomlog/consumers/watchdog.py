@@ -14,15 +14,15 @@ ANSWER_SECONDS: Final = 1.0  # for the log to say where it ends
 async def watch(
     clock: Clock,
     limit_ms: int,
-    positions: Callable[[], Positions],
+    progress: Callable[[], object],
     is_behind: Callable[[], Awaitable[bool]],
     restart: Callable[[], None],
 ) -> None:
-    """Call `restart` whenever it was behind and no position moved for `limit_ms`. Never returns."""
-    seen, since_us = positions(), clock.monotonic_us()
+    """Call `restart` whenever it was behind and `progress` stayed equal for `limit_ms`. Never returns."""
+    seen, since_us = progress(), clock.monotonic_us()
     while True:
         await clock.sleep(max(limit_ms / 4_000, 0.001))
-        now = positions()
+        now = progress()
         if now != seen or not await is_behind():
             seen, since_us = now, clock.monotonic_us()
         elif clock.monotonic_us() - since_us >= limit_ms * 1_000:
