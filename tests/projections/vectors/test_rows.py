@@ -6,6 +6,7 @@ import pytest
 
 from atomlog.kernel.errors import CapabilityError, FatalError
 from atomlog.kernel.kv import MemoryKv, u16
+from atomlog.projections.vectors.blocks import Blocks
 from atomlog.projections.vectors.layout import QUEUE, Row, row_key
 from tests.projections.vectors.worlds import ScriptedEncoder, World, hits, space_of, supplied
 from tests.support.batches import atom_id, create, member, retire, revise
@@ -114,6 +115,18 @@ def test_a_store_without_spaces_keeps_rows_and_no_queue(tmp_path: Path) -> None:
     world.follow()
     assert world.vectors.rows(0) == 1
     assert not list(world.kv.scan(QUEUE, QUEUE + u16(1)))
+
+
+def test_rows_in_memory_are_bounded_and_come_back_from_the_store(world: World) -> None:
+    space = world.space
+    world.log.batch("test", [create(f"a{n}", vectors=supplied(space, [n, 1, 0, 0])) for n in range(2_000)])
+    world.follow()
+    blocks = Blocks(world.kv, 100, bytes_max=5_000)  # a block of 100 rows takes 2,000
+    work = world.vectors.work(0, space.id)
+    found = [blocks.get(0, space, number, work).ordinals.tolist() for number in (*range(20), 0)]
+    assert found[:20] == [list(range(number * 100, (number + 1) * 100)) for number in range(20)]
+    assert found[20] == found[0]
+    assert len(blocks._blocks) <= 3
 
 
 def test_a_count_that_does_not_agree_is_found_by_verify(world: World) -> None:

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from atomlog.kernel.errors import CapabilityError, InvalidError
 from atomlog.kernel.settings import Settings
 from atomlog.projections.bitmaps import Bitmap
-from atomlog.projections.vectors.scoring import scores, stored_row
+from atomlog.projections.vectors.hnsw import Graph
+from atomlog.projections.vectors.scoring import norms_of, scores, stored_row
+from atomlog.projections.vectors.search import Source, candidates
 from tests.projections.vectors.worlds import World, hits, space_of, supplied
 from tests.support.batches import Change, atom_id, create, retire, revise
 
@@ -182,6 +184,44 @@ def test_an_allowed_set_far_from_the_query_is_not_starved(crowd: Crowd) -> None:
     result = crowd.vectors.search(crowd.space.id, query, 10, BEFORE, {0: Bitmap(far)})
     assert len(result.hits) == 10
     assert len({hit.atom for hit in result.hits} & set(crowd.best(query, 10, far))) >= 9
+
+
+class OrderedGraph(Graph):
+    """Knows the right order; gives up above `reach`."""
+
+    def __init__(self, order: NDArray[np.uint32], reach: int) -> None:
+        super().__init__(None, len(order))
+        self.asked: list[int] = []
+        self._order, self._reach = order, reach
+
+    def query(self, query: NDArray[np.float32], count: int) -> NDArray[np.uint32] | None:
+        self.asked.append(count)
+        return self._order[:count] if count <= self._reach else None
+
+
+@pytest.mark.parametrize("reach", [10_000, 100], ids=["it reaches far enough", "it is not connected"])
+def test_a_graph_is_asked_for_more_until_enough_rows_are_eligible(reach: int) -> None:
+    rows = np.arange(1_000, dtype=np.float32).reshape(-1, 1)
+    ordinals = np.arange(5_000, 6_000, dtype=np.uint32)
+    graph = OrderedGraph(ordinals[::-1], reach)
+    source = Source(ordinals=ordinals, rows=rows, norms=norms_of(rows), graph=graph)
+    eligible = np.zeros(6_000, dtype=np.bool_)
+    eligible[5_000:5_850] = True  # the 150 best are not
+    found = candidates("ip", [source], eligible, np.ones(1, dtype=np.float32), 10, exact=False)
+    assert graph.asked == ([31, 62, 124, 248] if reach > 100 else [31, 62, 124])[: len(graph.asked)]
+    assert set(range(5_840, 5_850)) <= set(found.ordinals.tolist())
+    assert not (found.ordinals >= 5_850).any()
+
+
+def test_a_graph_that_would_be_asked_for_too_much_is_not_asked() -> None:
+    rows = np.arange(1_000, dtype=np.float32).reshape(-1, 1)
+    ordinals = np.arange(1_000, dtype=np.uint32)
+    graph = OrderedGraph(ordinals[::-1], 10_000)
+    eligible = ordinals % 10 == 0
+    source = Source(ordinals=ordinals, rows=rows, norms=norms_of(rows), graph=graph)
+    found = candidates("ip", [source], eligible, np.ones(1, dtype=np.float32), 3, exact=False)
+    assert (graph.asked, found.approximate) == ([], False)
+    assert {990, 980, 970} <= set(found.ordinals.tolist())
 
 
 def test_dead_rows_are_neither_found_nor_in_the_way(crowd: Crowd) -> None:

@@ -156,10 +156,14 @@ def test_a_pinned_generation_stays_searchable_below_the_new_floor(tmp_path: Path
     again = [world.vectors.search(SPACE.id, query, 5, before, generation=generation) for query in POINTS[::20]]
     assert again == asked
     assert any(result.approximate for result in again)
-    files = len(world.shard_files(".hnsw"))
+    files = {path.name for path in world.shard_files()}
+    named = world.vectors._shelf.manifest(generation).file_names()
+    assert named <= files
     world.vectors.unpin(generation)
     fill(world, 1, start=6)
-    assert len(world.shard_files(".hnsw")) < files + 1  # what only the pinned one named is gone
+    replaced = {name for name in named if name.split("-")[2] in ("000001", "000002")}
+    assert len(replaced) == 4
+    assert not replaced & {path.name for path in world.shard_files()}
 
 
 def test_an_unpinned_generation_is_searched_from_its_rows_when_its_files_are_gone(tmp_path: Path) -> None:
@@ -378,6 +382,13 @@ def test_a_reading_process_uses_the_shards_and_rows_of_the_follower(tmp_path: Pa
         assert not result.approximate
         known = {hit.atom for hit in primary.vectors.search(SPACE.id, POINTS[number], 7, primary.at).hits}
         assert len(known & {hit.atom for hit in result.hits}) >= 6
+    assert len(fresh.vectors.faults) == len(entries(fresh))
+    primary.reopen()
+    asyncio.run(primary.vectors.load())
+    primary.work()
+    fresh.vectors.catch_up()
+    assert fresh.vectors.faults == {}
+    assert fresh.vectors.search(SPACE.id, POINTS[0], 7, primary.at).approximate
     secondary.close()
     primary.vectors.close()
 
@@ -401,6 +412,22 @@ def test_what_was_sealed_survives_a_power_cut_with_its_rows(tmp_path: Path) -> N
     assert nearest(cut, 100) == atom_id("p100")
     cut.follow()
     assert cut.vectors.digest(0) == world.vectors.digest(0)
+
+
+def test_damage_that_only_verify_sees_is_mended_by_the_running_follower(tmp_path: Path) -> None:
+    world = world_at(tmp_path)
+    fill(world, 2)
+    flip(world.shard_files(".rows")[1], 33)
+    assert world.work() == 0
+    with pytest.raises(FatalError, match="is not what was written"):
+        world.vectors.verify(0)
+    assert world.work() == 1
+    assert world.vectors.verify(0) == 2 * RANGE
+
+
+@pytest.mark.parametrize(("dead", "floor"), [(3, -1), (4, 7)])
+def test_a_share_that_is_just_reached_is_not_exceeded(dead: int, floor: int) -> None:
+    assert floor_of(np.array([7] * dead + [NEVER] * (10 - dead)), 0.3) == floor
 
 
 @given(st.lists(st.one_of(st.just(NEVER), st.integers(0, 30)), max_size=40), st.sampled_from([0.1, 0.3, 0.5, 1.0]))

@@ -84,7 +84,7 @@ def nearest(
 ) -> NDArray[np.int64]:
     """Which rows can be among the k of highest score, every one of equal score included; unordered.
 
-    One matrix product in float32 decides; what lies within its possible error of the k-th is kept. `norms` are the
+    One product in float32 decides; what lies within its possible error of the k-th is kept. `norms` are the
     lengths of the rows, None = all 1. With `among`, only these rows count, and the answer indexes into it.
     """
     count = len(rows) if among is None else len(among)
@@ -93,7 +93,7 @@ def nearest(
     length = float(np.linalg.norm(query.astype(np.float64)))
     longest = 1.0 if norms is None else float(norms.max())
     with np.errstate(over="ignore", invalid="ignore"):
-        rough = (rows @ query).astype(np.float64)
+        rough = np.vecdot(rows, query).astype(np.float64)  # not `@`: its threads cost 16 ms on busy cores, this 0.1
     if metric == "l2":
         assert norms is not None
         rough = 2 * rough - norms * norms

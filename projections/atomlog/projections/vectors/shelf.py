@@ -103,12 +103,18 @@ class Shelf:
         ]
 
     def verify(self, entry: ShardEntry) -> None:
-        """CORRUPT naming a file of a shard that is not what was written, or gone. Blocks."""
+        """CORRUPT naming a file of a shard that is not what was written, or gone; it is then a fault. Blocks."""
         try:
             for file in entry.files:
                 verify_file(self._files, self.directory, file)
         except FileNotFoundError as error:
-            raise fail("CORRUPT", f"{error.filename} is missing; it is built anew from the rows") from None
+            message = f"{error.filename} is missing; it is built anew from the rows"
+        except AtomlogError as error:
+            message = error.message
+        else:
+            return
+        self.put(entry, message)
+        raise fail("CORRUPT", message)
 
     def next_generation(self) -> int:
         """Above every manifest file there is, readable or not."""
