@@ -26,7 +26,7 @@ from atomlog.projections.encoders import Encoder, encoder_of
 from atomlog.projections.ids import Ids
 from atomlog.projections.postings import Postings
 from atomlog.projections.read.journal import Journal
-from atomlog.projections.read.shelf import MemoryShelf, Shelf, SqliteShelf
+from atomlog.projections.read.shelf import ReadOnlyShelf, Shelf, SqliteShelf
 from atomlog.projections.relations import Relations
 
 MASTER_KEY: Final = "master.key"
@@ -214,12 +214,13 @@ def _key_path(directory: str, config: StoreConfig, given: str | None) -> str:
 
 
 def _shelf(directory: str, *, read_only: bool) -> Shelf:
-    """Receipts in `reads.sqlite`; in memory where the directory cannot be written."""
+    """Receipts in `reads.sqlite`; new ones in memory where the directory is not written."""
+    path = f"{directory}/reads.sqlite"
     if read_only:
-        return MemoryShelf()
+        return ReadOnlyShelf(path)
     try:
-        return SqliteShelf(f"{directory}/reads.sqlite")
+        return SqliteShelf(path)
     except AtomlogError as error:
         if error.code != "STORE_READ_ONLY":
             raise
-        return MemoryShelf()
+        return ReadOnlyShelf(path)

@@ -30,7 +30,7 @@ from atomlog.projections.read.selectors import (
     SlotsOf,
     parse_selector,
 )
-from atomlog.projections.read.shelf import Kept, KeptReceipt, SqliteShelf
+from atomlog.projections.read.shelf import Kept, KeptReceipt, ReadOnlyShelf, SqliteShelf
 from atomlog.schemas.revision import ReadRange, ReadVersion, decode_clear, encode_clear, join_sealed, sealed_of
 from tests.projections.read.worlds import NAMES, NewWorld, World, atoms_of
 from tests.support.batches import LogBuilder, atom_id, create, member, retire, revise, slot
@@ -262,6 +262,34 @@ def test_a_receipt_is_written_after_the_flush_time_and_by_a_flush_at_once(tmp_pa
         assert peer.receipt(second.receipt.receipt) is not None
         await world.journal.close()
         peer.close()
+
+    asyncio.run(run())
+
+
+def test_a_process_that_only_reads_sees_what_others_kept_and_leaves_the_file_alone(
+    tmp_path: Path, new_world: NewWorld
+) -> None:
+    async def run() -> None:
+        path = tmp_path / "reads.sqlite"
+        early = new_world(shelf=ReadOnlyShelf(str(path)))
+        assert not path.exists()
+        world = new_world(shelf=SqliteShelf(str(path)))
+        filled(world)
+        await world.follow()
+        page = await world.read(Members(group=atom_id("p")), limit=2)
+        await world.journal.close()
+        written = path.read_bytes()
+        reader = new_world(logs=world.logs, shelf=ReadOnlyShelf(str(path)), seed="reader")
+        await reader.follow()
+        assert (await reader.reader.replay(page.receipt.receipt)).body() == page.body()
+        own = await reader.read(Members(group=atom_id("p")), continuation=page.continuation, limit=1)
+        assert (await reader.read(Members(group=atom_id("p")), continuation=own.continuation)).atoms
+        await reader.journal.flush()
+        assert (await reader.reader.replay(own.receipt.receipt)).body() == own.body()
+        for here in (reader, early):
+            assert (await refused(here.reader.replay(b"\x01" * 16))).code == "RECEIPT_EXPIRED"
+            await here.journal.close()
+        assert path.read_bytes() == written
 
     asyncio.run(run())
 

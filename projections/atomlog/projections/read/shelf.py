@@ -66,12 +66,16 @@ class Shelf(Protocol):
 
 
 class SqliteShelf:
-    """Raises STORE_TOO_NEW for a file of a newer program, CORRUPT for one that is damaged."""
+    """Raises STORE_TOO_NEW for a file of a newer program, CORRUPT for one that is damaged.
 
-    def __init__(self, path: str) -> None:
+    `read_only`: STORE_NOT_FOUND when there is none; `put` and `prune` may not be called.
+    """
+
+    def __init__(self, path: str, *, read_only: bool = False) -> None:
         self._path = path
+        self._read_only = read_only
         try:
-            self._database: Database = connect(path, journal="wal")
+            self._database: Database = connect(path, journal="wal", read_only=read_only)
             self._make_tables()
         except AtomlogError as error:
             if error.code != "CORRUPT":
@@ -114,9 +118,10 @@ class SqliteShelf:
         return None
 
     def secrets(self, draw: Callable[[], bytes]) -> Mapping[int, bytes]:
-        with self._database.transaction():
-            self._database.execute("INSERT OR IGNORE INTO secrets VALUES (1, ?)", (draw(),))
-            return dict(self._database.query("SELECT id, secret FROM secrets"))
+        if not self._read_only:
+            with self._database.transaction():
+                self._database.execute("INSERT OR IGNORE INTO secrets VALUES (1, ?)", (draw(),))
+        return dict(self._database.query("SELECT id, secret FROM secrets"))
 
     def prune(self, receipts_below: bytes, expired_before_us: int) -> None:
         with self._database.transaction():
@@ -127,11 +132,15 @@ class SqliteShelf:
         self._database.close()
 
     def _make_tables(self) -> None:
+        version = self._database.version()
+        if version > FORMAT:
+            message = f"{self._path} is in format {version}, this program reads up to {FORMAT}"
+            raise fail("STORE_TOO_NEW", f"{message}; use a newer version of the program")
+        if self._read_only:
+            if version < FORMAT:
+                raise fail("STORE_NOT_FOUND", f"{self._path}: nothing was written to it yet")
+            return
         with self._database.transaction():
-            version = self._database.version()
-            if version > FORMAT:
-                message = f"{self._path} is in format {version}, this program reads up to {FORMAT}"
-                raise fail("STORE_TOO_NEW", f"{message}; use a newer version of the program")
             for statement in _TABLES:
                 self._database.execute(statement)
             self._database.execute("INSERT OR IGNORE INTO marks VALUES (?, 0)", (SYNCED,))
@@ -144,7 +153,7 @@ class SqliteShelf:
 
 
 class MemoryShelf:
-    """For a directory that cannot be written: the newest rows, as long as the process lives."""
+    """The newest rows, as long as the process lives."""
 
     def __init__(self) -> None:
         self._receipts: OrderedDict[bytes, KeptReceipt] = OrderedDict()
@@ -178,6 +187,46 @@ class MemoryShelf:
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+class ReadOnlyShelf:
+    """For a store that this process does not write: what others kept is read, what is put lives with the process."""
+
+    def __init__(self, path: str) -> None:
+        self._own = MemoryShelf()
+        self._others: SqliteShelf | None = None
+        self._refusal: AtomlogError | None = None
+        try:
+            self._others = SqliteShelf(path, read_only=True)
+        except AtomlogError as error:
+            if error.code == "STORE_READ_ONLY":  # a write-ahead log that nobody may recover here
+                self._refusal = error
+            elif error.code != "STORE_NOT_FOUND":
+                raise
+
+    def put(self, receipts: Sequence[KeptReceipt], kept: Sequence[Kept] = (), *, sync: bool = False) -> None:
+        self._own.put(receipts, kept)
+
+    def receipt(self, receipt_id: bytes) -> KeptReceipt | None:
+        """Raises STORE_READ_ONLY when it may be among what cannot be read here."""
+        found = self._own.receipt(receipt_id)
+        if found is None and self._refusal is not None:
+            raise self._refusal
+        return found or (self._others.receipt(receipt_id) if self._others else None)
+
+    def kept(self, kept_id: bytes) -> Kept | None:
+        return self._own.kept(kept_id) or (self._others.kept(kept_id) if self._others else None)
+
+    def secrets(self, draw: Callable[[], bytes]) -> Mapping[int, bytes]:
+        known = self._others.secrets(draw) if self._others else {}
+        return known or self._own.secrets(draw)
+
+    def prune(self, receipts_below: bytes, expired_before_us: int) -> None:
+        self._own.prune(receipts_below, expired_before_us)
+
+    def close(self) -> None:
+        if self._others is not None:
+            self._others.close()
 
 
 def _digest(*parts: bytes) -> bytes:
