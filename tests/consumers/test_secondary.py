@@ -156,6 +156,8 @@ def test_a_generation_that_another_process_takes_over_changes_under_a_reader_wit
                     return view.generation == "g000002"
 
                 await until(moved, "the new generation")
+                assert await view.wait_for_generation("g000002", world.deadline_us())
+                assert not await view.wait_for_generation("g000003", world.context.clock.monotonic_us() + 10_000)
                 await until(lambda: not Path(world.root, "projections/toy/g000001").exists(), "the removal")
                 assert old.digest(0) == digest, "a removed generation stays readable for who has it open"
                 async with view.pinned() as new:

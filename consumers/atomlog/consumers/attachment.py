@@ -90,6 +90,9 @@ class Attachment:
     async def wait_for(self, positions: Positions, deadline_us: int) -> None:
         await self._view.wait_for(positions, deadline_us)
 
+    async def wait_for_generation(self, generation: str, deadline_us: int) -> bool:
+        return await self._view.wait_for_generation(generation, deadline_us)
+
     async def lag(self) -> Mapping[int, Lag]:
         return await self._view.lag()
 

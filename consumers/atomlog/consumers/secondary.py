@@ -40,7 +40,7 @@ class SecondaryView:
         self._retired: list[Handle] = []
         self._meter = LagMeter(context)
         self._catching_up = asyncio.Lock()
-        self._looked_us = 0
+        self._looked_us = 0  # when the store was last caught up
 
     @classmethod
     async def open(
@@ -104,6 +104,14 @@ class SecondaryView:
                     raise lagging(self.name, self.positions(), positions, self.error)
                 await clock.sleep(min(left_us / 1_000_000, self._context.settings.follow_poll_ms / 1_000))
                 await self.catch_up()
+
+    async def wait_for_generation(self, generation: str, deadline_us: int) -> bool:
+        clock = self._context.clock
+        while self.generation < generation and clock.monotonic_us() < deadline_us:
+            self._looked_us = 0
+            await self.catch_up()
+            await clock.sleep(self._context.settings.follow_poll_ms / 1_000)
+        return self.generation >= generation
 
     async def lag(self) -> Mapping[int, Lag]:
         return {p: await self._meter.measure(p, position + 1) for p, position in self.positions().items()}

@@ -384,9 +384,10 @@ class AsyncStore:
             on_event=parts.on_event,
             files=parts.machine.files,
         )
+        deadline_us = parts.machine.clock.monotonic_us() + parts.settings.read_timeout_ms * 1_000
         for report in reports:
-            if report.swapped and report.name in self._views:
-                await self._views[report.name].catch_up()
+            if report.generation is not None and report.name in self._views:
+                await self._views[report.name].wait_for_generation(report.generation, deadline_us)
         return reports
 
     async def verify(

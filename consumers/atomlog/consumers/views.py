@@ -44,7 +44,7 @@ class ProjectionView(Protocol):
         ...
 
     async def catch_up(self) -> None:
-        """See what the following process has written, and a generation that took over."""
+        """See what the following process has written; begin to go over to a generation that was published."""
         ...
 
     async def wait_for(self, positions: Positions, deadline_us: int) -> None:
@@ -52,6 +52,10 @@ class ProjectionView(Protocol):
 
         Raises INDEX_LAGGING with name, partition, wanted and reached position when it is not there by then.
         """
+        ...
+
+    async def wait_for_generation(self, generation: str, deadline_us: int) -> bool:
+        """Until `pinned` gives this generation or a later one, or the deadline; says which."""
         ...
 
     async def lag(self) -> Mapping[int, Lag]: ...
