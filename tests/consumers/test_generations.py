@@ -1,5 +1,6 @@
 """Generations on disk: which one counts, what is swept, who holds what."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from atomlog.consumers.generations import Generation, GenerationDirectory
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.system import SystemFiles
+from atomlog.kernel.system import SystemFile, SystemFiles
 
 HOLD = """
 import sys
@@ -182,3 +183,30 @@ def test_a_note_on_health_survives_and_damage_to_it_does_not_matter(directory: G
     assert directory.noted_health() == {"health": "STOPPED"}
     (Path(directory.directory) / "health.json").write_bytes(b"{")
     assert directory.noted_health() == {}
+
+
+class UnwritableFiles(SystemFiles):
+    """A directory that turned read-only. `error` is what a write meets."""
+
+    def __init__(self, error: OSError) -> None:
+        self.error = error
+
+    def make_directory(self, path: str) -> None:
+        raise self.error
+
+    def open(self, path: str, *, write: bool, create: bool = False) -> SystemFile:
+        raise self.error
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS])
+@pytest.mark.parametrize("call", ["lock", "scratch", "new_generation"])
+def test_a_directory_that_cannot_be_written_is_told_as_that(tmp_path: Path, number: int, call: str) -> None:
+    directory = GenerationDirectory(UnwritableFiles(OSError(number, "no")), str(tmp_path), "ids")
+    with pytest.raises(AtomlogError, match=r"STORE_READ_ONLY: .*/projections/ids cannot be written"):
+        getattr(directory, call)()
+
+
+def test_another_fault_of_the_disk_is_not_called_read_only(tmp_path: Path) -> None:
+    directory = GenerationDirectory(UnwritableFiles(OSError(errno.EIO, "bad")), str(tmp_path), "ids")
+    with pytest.raises(OSError, match="bad"):
+        directory.lock()

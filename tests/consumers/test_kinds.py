@@ -134,6 +134,32 @@ def test_a_generation_that_cannot_be_opened_leaves_the_cache_free(tmp_path: Path
     run(scenario())
 
 
+class RefusingEncoder(CountingEncoder):
+    async def encode_passages(self, texts: Sequence[str]) -> Any:
+        raise ValueError("a fault of this process")
+
+
+def test_what_failed_in_one_process_is_tried_again_by_the_next(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = store(tmp_path)
+        Path(world.root, "projections/vectors").mkdir(parents=True)
+        generation = f"{world.root}/projections/vectors/g000001"
+        failing = kind(world, RefusingEncoder(SPACE))
+        projection = failing.open_primary(generation)
+        assert isinstance(projection, Vectors)
+        projection.apply(0, world.builders[0].records, world.builders[0].checkpoint)
+        while failing.unfinished(projection):
+            await failing.step(projection)
+        assert projection.work(0, SPACE.id).failed == 30
+        projection.close()
+        again = await built(world, kind(world, CountingEncoder(SPACE)), "g000001")
+        assert isinstance(again, Vectors)
+        assert again.unembedded(SPACE.id) == 0
+        again.close()
+
+    run(scenario())
+
+
 def test_a_reader_needs_no_cache(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = store(tmp_path)

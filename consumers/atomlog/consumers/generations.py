@@ -13,6 +13,7 @@ Locks are the operating system's and end with their holder; the numbers in the f
 counts once CURRENT names it, which is one atomic, durable replacement.
 """
 
+import errno
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -171,7 +172,7 @@ class GenerationDirectory:
             directory = f"{self.directory}/secondary-{process_id()}-{number}"
             if self._files.exists(directory):
                 continue
-            self._files.make_directory(directory)
+            self._make(directory)
             held = self._try(f"secondary-{process_id()}-{number}/lock")
             # A sweeper may have taken or removed the new directory in between: then it is not ours.
             if held is not None and self._files.exists(f"{directory}/lock"):
@@ -245,8 +246,8 @@ class GenerationDirectory:
             opened = self._files.open(f"{self.directory}/{file}", write=True, create=True)
         except FileNotFoundError:
             return None  # a scratch directory that went away meanwhile
-        except PermissionError:
-            raise fail("STORE_READ_ONLY", f"{self.directory} cannot be written by this user") from None
+        except OSError as error:
+            raise self._refused(error) from None
         if not opened.lock():
             opened.close()
             return None
@@ -261,11 +262,18 @@ class GenerationDirectory:
             return None
         return int(raw) if raw.isdigit() else None
 
-    def _make(self) -> None:
+    def _make(self, directory: str | None = None) -> None:
         try:
-            self._files.make_directory(self.directory)
-        except PermissionError:
-            raise fail("STORE_READ_ONLY", f"{self.directory} cannot be written by this user") from None
+            self._files.make_directory(directory or self.directory)
+        except OSError as error:
+            raise self._refused(error) from None
+
+    def _refused(self, error: OSError) -> Exception:
+        """STORE_READ_ONLY when that is what the error means, else the error itself."""
+        if not isinstance(error, PermissionError) and error.errno != errno.EROFS:
+            return error
+        message = f"{self.directory} cannot be written ({error.strerror}); readers need it, too, for scratch files"
+        return fail("STORE_READ_ONLY", message)
 
     def _say(self, event: str, **fields: Any) -> None:
         self._on_event({"event": event, "projection": self.name, **fields})

@@ -83,7 +83,7 @@ class VectorsKind:
         kv = open_primary(f"{directory}/db", block_cache_bytes=self._settings.block_cache_bytes)
         cache = _made(kv, lambda _: self._cache.take())
         try:
-            return _made(kv, lambda kv: self._vectors(kv, directory, cache))
+            return _made(kv, lambda kv: self._retrying(kv, directory, cache))
         except BaseException:
             self._cache.give_back()
             raise
@@ -106,6 +106,12 @@ class VectorsKind:
         assert isinstance(projection, Vectors)
         works = [(n, projection.work(n, space.id)) for n in range(self._partitions) for space in self._spaces]
         return sum(projection.rows(partition) - work.cursor + work.retrying for partition, work in works)
+
+    def _retrying(self, kv: Kv, directory: str, cache: Kv | None) -> Vectors:
+        """What failed in an earlier process, or had no master key there, is tried again by this one."""
+        vectors = self._vectors(kv, directory, cache)
+        vectors.retry_failed()
+        return vectors
 
     def _vectors(self, kv: Kv, directory: str, cache: Kv | None) -> Vectors:
         return _VectorsWithCache(

@@ -1,5 +1,6 @@
 """The parts of an open store. This is the composition root: the one module that names what stands behind the ports."""
 
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -116,8 +117,10 @@ def create_store(
         config.save(files, directory)
     except NotADirectoryError:
         raise fail("INVALID_INPUT", f"{directory} is a file; a store is a directory") from None
-    except PermissionError as error:
-        raise fail("STORE_READ_ONLY", f"{directory}: {error}") from None
+    except OSError as error:
+        if not isinstance(error, PermissionError) and error.errno != errno.EROFS:
+            raise
+        raise fail("STORE_READ_ONLY", f"{directory} cannot be written: {error.strerror}") from None
     return config
 
 

@@ -25,8 +25,7 @@ class Bounds:
 
 
 ID_BYTES: Final = 16
-KEY_BYTES_MAX: Final = 512  # a key is hashed, never stored; long ones are mistakes
-IDEMPOTENCY_KEY_BYTES_MAX: Final = 512
+KEY_BYTES_MAX: Final = 512  # of an atom's key or an idempotency key: hashed, never stored; long ones are mistakes
 ORDER_KEY_BYTES_MAX: Final = 64  # stays in the clear part for ever
 NAME_PATTERN: Final = r"[a-z0-9][a-z0-9._-]{0,63}"  # space, policy, role, schema
 REQUEST_BYTES_MAX: Final = 64 * 1024 * 1024  # absolute cap before parsing: blobs arrive inside requests

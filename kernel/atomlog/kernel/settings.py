@@ -10,7 +10,6 @@ from atomlog.kernel.errors import fail
 class Settings:
     """Values of one running process. Each can be set by `ATOMLOG_<NAME IN CAPITALS>` or in Python."""
 
-    group_delay_ms_max: float = 2.0
     group_bytes_max: int = 1024 * 1024
     queue_requests_max: int = 10_000
     write_timeout_ms: int = 30_000

@@ -80,7 +80,7 @@ class SqliteShelf:
         except AtomlogError as error:
             if error.code != "CORRUPT":
                 raise
-            message = f"{error.message} Or move it away: only receipts and continuations are lost with it."
+            message = f"{error.message}, or move it away: only receipts and continuations are lost with it"
             raise fail("CORRUPT", message) from error
 
     def put(self, receipts: Sequence[KeptReceipt], kept: Sequence[Kept] = (), *, sync: bool = False) -> None:
