@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from atomlog.kernel.errors import CapabilityError
 from atomlog.kernel.kv import MemoryKv
 from atomlog.kernel.rocks import open_primary
 from atomlog.kernel.vector_spaces import parse_vector_space
@@ -26,12 +28,16 @@ def sift(test_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     folder = tmp_path_factory.mktemp("sift")
     kv = open_primary(str(folder / "db"), block_cache_bytes=1 << 22)
     world = World(directory=folder, spaces=[SIFT], kv=kv)
-    for start in range(0, len(base), 400):
-        rows = range(start, min(start + 400, len(base)))
-        world.log.batch("test", [create(str(row), value=None, vectors=supplied(SIFT, base[row])) for row in rows])
+    log_of_sift(world, base)
     world.follow()
     yield world
     world.vectors.close()
+
+
+def log_of_sift(world: World, base: NDArray[np.float32]) -> None:
+    for start in range(0, len(base), 400):
+        rows = range(start, min(start + 400, len(base)))
+        world.log.batch("test", [create(str(row), value=None, vectors=supplied(SIFT, base[row])) for row in rows])
 
 
 def recall(world: World, folder: Path) -> float:
@@ -66,6 +72,27 @@ def test_a_second_build_of_sift_seals_the_same_shards(sift: World) -> None:
     assert len(digests[0]) == 9
     assert digests[0] == digests[1]
     assert again.vectors.digest(0) == sift.vectors.digest(0)
+
+
+def test_a_shard_of_sift_is_renewed_and_the_manifest_before_stays_pinned(test_data: Path, tmp_path: Path) -> None:
+    with np.load(test_data / "vectors" / "sift5k_split_gt.npz") as found:
+        base, queries = found["base"].astype(np.float32), found["query"][:20]
+    world = World(directory=tmp_path / "live", spaces=[SIFT])
+    log_of_sift(world, base)
+    world.follow()
+    generation, before = world.vectors.generation, world.at
+    world.vectors.pin(generation)
+    asked = [world.vectors.search(SIFT.id, query, 10, before) for query in queries]
+    world.log.batch("test", [retire(str(row)) for row in range(1_024, 1_024 + 154)])  # 30.1 % of the third range
+    world.follow()
+    assert [entry.floor for entry in world.vectors._shelf.current.shards] == [-1, -1, world.at[0], *[-1] * 6]
+    with pytest.raises(CapabilityError):
+        world.vectors.search(SIFT.id, queries[0], 10, before)
+    assert [world.vectors.search(SIFT.id, query, 10, before, generation=generation) for query in queries] == asked
+    again = World(directory=tmp_path / "again", spaces=[SIFT], log=world.log)
+    again.follow()
+    for one, other in zip(again.vectors._shelf.current.shards, world.vectors._shelf.current.shards, strict=True):
+        assert (one.content_sha256, one.floor, one.count) == (other.content_sha256, other.floor, other.count)
 
 
 def test_rows_of_zeros_are_told_apart_and_the_others_are_found(test_data: Path, tmp_path: Path) -> None:

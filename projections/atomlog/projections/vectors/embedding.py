@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Final
 
 from atomlog.kernel.content import ContentOpener
 from atomlog.kernel.kv import prefix_end, u16, u32
@@ -28,7 +29,7 @@ from atomlog.projections.vectors.layout import (
 )
 from atomlog.projections.vectors.outcomes import Failure, Nothing, Outcome, Undecided, outcomes_of
 
-RETRY_CHUNK = 1_000  # rows given back to the queue in one write
+RETRY_CHUNK: Final = 1_000  # rows given back to the queue in one write
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,15 @@
 """The shards of one store: which manifest counts, which are pinned, what is loaded, what was found damaged.
 
 A pinned generation stays searchable by this process whatever is built meanwhile: its manifest is held, its files are
-not removed. Another process that still holds it, or that opens it by number later, loads what files are left and
-searches the other ranges exactly from their rows, which never leave the store. Files that only generations before
-the last but one name are removed at the next change, those of the last but one when the store is next opened for
-writing.
+not removed. Another process that pins it keeps what it has loaded, loads what files are left, and searches the other
+ranges exactly from their rows, which never leave the store; so does a search of a generation that nobody pinned.
+Files that only generations before the last but one name are removed at the next change, those of the last but one
+when the store is next opened for writing.
 """
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ports import Files
@@ -16,11 +17,11 @@ from atomlog.kernel.vector_spaces import VectorSpace
 from atomlog.projections.vectors.manifest import Manifest, ManifestFiles, ShardEntry
 from atomlog.projections.vectors.shards import Shard, load_shard, verify_file
 
-INCIDENTS_KEPT = 100
+INCIDENTS_KEPT: Final = 100
 
 
 class Shelf:
-    """Call from one thread; `read` and `loader` give closures for another."""
+    """Call from one thread; `reader` and `committer` give calls for another."""
 
     def __init__(self, files: Files, directory: str, *, shard_rows: int, writable: bool) -> None:
         self.directory = directory
@@ -34,6 +35,7 @@ class Shelf:
         if writable:
             files.make_directory(directory)
         self.current = self._newest()
+        self._named: set[str] = self.current.file_names()  # by the current manifest and the pinned ones
         if writable:
             self._manifests.prune(self.current.file_names(), [])
 
@@ -62,6 +64,7 @@ class Shelf:
         """Hold a generation until `unpin`, as often as it was pinned. CURSOR_EXPIRED when it is not kept any more."""
         self._held[generation] = self.manifest(generation)
         self._pins[generation] += 1
+        self._forget()
 
     def unpin(self, generation: int) -> None:
         self._pins[generation] -= 1
@@ -71,16 +74,21 @@ class Shelf:
             self._forget()
 
     def shard(self, entry: ShardEntry, space: VectorSpace) -> Shard | None:
-        """A shard, verified and loaded; None when its files are damaged or gone, which is then a fault."""
+        """A shard, verified and loaded; None when its files are damaged or gone, which is then a fault.
+
+        None also for one that neither the current manifest nor a pinned one names.
+        """
         assert entry.graph is not None
         name = entry.graph.name
-        if name not in self._loaded and not self.is_faulty(entry):
+        if name not in self._loaded and name in self._named and not self.is_faulty(entry):
             self.put(entry, self._read(entry, space))
         return self._loaded.get(name)
 
     def put(self, entry: ShardEntry, loaded: Shard | str) -> None:
-        """What `reader` gave: a shard, or why there is none."""
+        """What `reader` gave: a shard, or why there is none. Ignored when no manifest names it any more."""
         assert entry.graph is not None
+        if entry.graph.name not in self._named:
+            return
         if isinstance(loaded, Shard):
             self._loaded[entry.graph.name] = loaded
         else:
@@ -163,5 +171,5 @@ class Shelf:
 
     def _forget(self) -> None:
         """Unload shards of manifests that are not held."""
-        names = self.current.file_names().union(*(held.file_names() for held in self._held.values()))
-        self._loaded = {name: shard for name, shard in self._loaded.items() if name in names}
+        self._named = self.current.file_names().union(*(held.file_names() for held in self._held.values()))
+        self._loaded = {name: shard for name, shard in self._loaded.items() if name in self._named}
