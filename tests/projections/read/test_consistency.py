@@ -1,12 +1,15 @@
 """Which position a read happens at, and what it does when an index is not there."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from atomlog.kernel.errors import AtomlogError
+from atomlog.kernel.model import Positions
 from atomlog.kernel.times import format_time
+from atomlog.projections.ids import Ids
 from atomlog.projections.read.receipts import At
 from atomlog.projections.read.selectors import ByIds, Groups, History, Members, Recall, Relations, Selector
 from atomlog.schemas.record import ZERO16
@@ -200,6 +203,36 @@ def test_a_position_that_is_in_the_log_and_not_in_the_index_is_waited_for(world:
         assert (await refused(world, A, as_of_us=world.log0.now_us)).code == "INDEX_LAGGING"
         world.come_along(until=5)
         assert (await world.read(A, at=4)).atoms[0].value == "v4"
+
+    asyncio.run(run())
+
+
+def test_an_index_that_was_rebuilt_while_a_read_waited_is_the_one_that_is_read(new_world: NewWorld) -> None:
+    async def run() -> None:
+        world = new_world()
+        grown(world)
+        world.apply("ids", until=3)
+        rebuilt = new_world(logs=world.logs)
+        rebuilt.apply("ids")
+
+        def take_over(names: Sequence[str], positions: Positions) -> None:
+            world.ids = rebuilt.ids  # the old one stands still for ever
+
+        world.on_catch_up = take_over
+        for options in ({"at_least": {0: 4}}, {"at": 4}, {"as_of_us": world.log0.now_us}):
+            world.ids = Ids(world.kvs["ids"], 1)
+            assert (await world.read(A, **options)).atoms[0].value == "v4"
+        assert len(world.waited) == 3
+
+    asyncio.run(run())
+
+
+def test_a_read_waits_no_longer_than_it_helps(world: World) -> None:
+    async def run() -> None:
+        grown(world)
+        world.apply("ids", until=2)
+        assert (await refused(world, A, at_least={0: 4})).code == "INDEX_LAGGING"
+        assert len(world.waited) == 1
 
     asyncio.run(run())
 

@@ -104,6 +104,7 @@ class World:
         self.kvs = {name: self.new_kv() for name in NAMES}
         self.waited: list[tuple[tuple[str, ...], dict[int, int]]] = []
         self.removed: set[str] = set()
+        self.leases = 0
         self.brute = Brute()
         self._known = [0] * len(self.logs)
         self.log = BuiltLog(self.logs)
@@ -154,6 +155,7 @@ class World:
         def present(name: str) -> Any:
             return None if name in self.removed else getattr(self, name)
 
+        self.leases += 1
         yield IndexSet(
             ids=self.ids,
             relations=present("relations"),
@@ -161,8 +163,10 @@ class World:
             vectors=present("vectors"),
             generations=dict.fromkeys(NAMES, "g000001"),
         )
+        self.leases -= 1
 
     async def _catch_up(self, names: Sequence[str], positions: Positions, deadline_us: int) -> None:
+        assert self.leases == 0, "a read that waits holds an index, which a rebuilt one cannot replace"
         self.waited.append((tuple(names), dict(positions)))
         self.on_catch_up(names, positions)
 

@@ -3,9 +3,12 @@
 `snapshot`: the lowest that every index of the plan has applied. `version_pinned`: the lowest of ids, relations and
 postings; vectors may be behind and then only propose candidates. A position or time that was asked for is taken
 exactly, after waiting for the indexes; it is never replaced by another one.
+
+While a read waits it holds no index: a rebuilt one may take over meanwhile, and is then the one that is read.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, TypeGuard
 
@@ -14,26 +17,23 @@ from atomlog.kernel.ids import invalid, shown
 from atomlog.kernel.model import Positions
 from atomlog.kernel.ports import Clock, Log
 from atomlog.kernel.times import format_time
-from atomlog.projections.read.indexes import VECTORS, CatchUp, IndexSet, Standing, standing_of
+from atomlog.projections.read.indexes import VECTORS, CatchUp, Indexes, IndexSet, Standing, standing_of
 
 SNAPSHOT: Final = "snapshot"
 VERSION_PINNED: Final = "version_pinned"
 MODES: Final = (SNAPSHOT, VERSION_PINNED)
 RETRY_MS: Final = 200
+WAITS_MAX: Final = 8  # times that a read waits; what it waits for can move on while it does
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """How fresh or how old. `at`: one number = in the partition `home` of what is asked for, or partition → position.
-
-    `deadline_us` is a time of the clock's `monotonic_us`.
-    """
+    """How fresh or how old. `at`: a position of the partition `home` of what is asked for, or one a partition."""
 
     mode: str
     at: int | Positions | None = None
     as_of_us: int | None = None
     at_least: Positions | None = None
-    deadline_us: int
 
     @property
     def path(self) -> str:
@@ -60,29 +60,62 @@ class Chosen:
         }
 
 
+class Behind(Exception):
+    """These indexes must first come to these positions; `error` is for the caller when they do not."""
+
+    def __init__(self, names: Sequence[str], positions: Positions, error: AtomlogError) -> None:
+        super().__init__(error.message)
+        self.names = names
+        self.positions = positions
+        self.error = error
+
+
+@asynccontextmanager
+async def settled(
+    indexes: Indexes, catch_up: CatchUp, choose: Callable[[IndexSet], Awaitable[Chosen]], deadline_us: int
+) -> AsyncIterator[tuple[IndexSet, Chosen]]:
+    """Indexes that have come as far as a read needs them, and its positions, waiting until the deadline.
+
+    `choose` raises Behind. Raises INDEX_LAGGING or CONSISTENCY_UNAVAILABLE when waiting did not help.
+    """
+    waited: set[tuple[tuple[int, int], ...]] = set()
+    while True:
+        async with indexes.lease() as leased:
+            try:
+                chosen = await choose(leased)
+            except Behind as found:
+                behind = found
+            else:
+                yield leased, chosen
+                return
+        target = tuple(sorted(behind.positions.items()))
+        if target in waited or len(waited) == WAITS_MAX:
+            raise behind.error
+        waited.add(target)
+        await catch_up(behind.names, behind.positions, deadline_us)
+
+
 @dataclass(slots=True)
 class Chooser:
-    """Chooses the positions of one read. `plan` names the indexes it needs."""
+    """Chooses the positions of one read from the indexes as they are. `plan` names those it needs."""
 
     indexes: IndexSet
     plan: Sequence[str]
     log: Log
     clock: Clock
-    catch_up: CatchUp
 
     async def choose(self, asked: Asked, home: Callable[[], Sequence[int | None]]) -> Chosen:
         """`home`: finds the partitions of the atoms asked for, None for one that is unknown.
 
-        Raises INVALID_INPUT, INDEX_LAGGING, CONSISTENCY_UNAVAILABLE.
+        Raises Behind, INVALID_INPUT, CONSISTENCY_UNAVAILABLE.
         """
         # 1. What the caller fixed: positions of some or all partitions.
-        fixed = await self._fixed(asked, home)
-        # 2. Wait until every index that must be there has applied what is fixed, asked for at least, or a floor.
-        base = self._base(asked.mode)
         self._check_at_least(asked.at_least or {})
-        wanted = dict(asked.at_least or {}) | fixed
-        standings = await self._standing_at(base, wanted, asked)
-        standings = await self._above_floors(base, fixed, standings, asked)
+        fixed = await self._fixed(asked, home)
+        # 2. Every index that must be there has applied what is fixed, what was asked for at least, and every floor.
+        base, standings = self._base(asked.mode), self._standings()
+        _require(base, dict(asked.at_least or {}) | fixed, standings, asked.path)
+        _require_floors(base, fixed, standings)
         # 3. Elsewhere: the lowest applied position of the indexes that must agree.
         positions = {
             partition: fixed[partition]
@@ -91,17 +124,20 @@ class Chooser:
             for partition in range(self.log.partitions)
         }
         # 4. Nobody is asked below its floor.
-        _check_floors(positions, standings)
+        return await self._chosen(positions, standings)
+
+    async def again(self, positions: Positions, mode: str) -> Chosen:
+        """The positions of an earlier page, or of a receipt. Raises Behind, CONSISTENCY_UNAVAILABLE."""
+        standings = self._standings()
+        _require(self._base(mode), positions, standings, "at")
+        return await self._chosen(dict(positions), standings)
+
+    async def _chosen(self, positions: dict[int, int], standings: dict[str, Standing]) -> Chosen:
+        problem = _below_floor(positions, standings)
+        if problem is not None:
+            raise problem
         ends = {partition: await self.log.end(partition) for partition in positions}
         return Chosen(positions=positions, standings=standings, ends=ends)
-
-    async def again(self, positions: Positions, mode: str, deadline_us: int) -> Chosen:
-        """The positions of an earlier page, or of a receipt."""
-        asked = Asked(mode=mode, at=positions, deadline_us=deadline_us)
-        standings = await self._standing_at(self._base(mode), positions, asked)
-        _check_floors(positions, standings)
-        ends = {partition: await self.log.end(partition) for partition in positions}
-        return Chosen(positions=dict(positions), standings=standings, ends=ends)
 
     def _base(self, mode: str) -> list[str]:
         return [name for name in self.plan if mode == SNAPSHOT or name != VECTORS]
@@ -111,7 +147,7 @@ class Chooser:
 
     async def _fixed(self, asked: Asked, home: Callable[[], Sequence[int | None]]) -> dict[int, int]:
         if asked.as_of_us is not None:
-            return await self._as_of(asked.as_of_us, asked)
+            return await self._as_of(asked.as_of_us)
         if asked.at is None:
             return {}
         at = asked.at if isinstance(asked.at, Mapping) else self._at_home(asked.at, home)
@@ -143,45 +179,19 @@ class Chooser:
         if position >= end:
             raise invalid("at", f"{position} is beyond the end of partition {partition}; its last record is {end - 1}")
 
-    async def _as_of(self, time_us: int, asked: Asked) -> dict[int, int]:
+    async def _as_of(self, time_us: int) -> dict[int, int]:
         """The last position at or before a time, in every partition; ids must have all that was recorded by then."""
         now_us = self.clock.now_us()
         if time_us > now_us:
             raise invalid("as_of", f"{format_time(time_us)} is later than now, {format_time(now_us)}")
         ids = self.indexes.ids
-        behind: dict[int, int] = {}
+        needed: dict[int, int] = {}
         for partition in range(self.log.partitions):
             last_us = ids.last_time_us(partition)
             if last_us is None or last_us <= time_us:
-                behind[partition] = await self.log.end(partition) - 1
-        await self._standing_at(["ids"], behind, asked)
+                needed[partition] = await self.log.end(partition) - 1
+        _require(["ids"], needed, {"ids": standing_of(ids)}, "as_of")
         return {partition: ids.position_at(partition, time_us) for partition in range(self.log.partitions)}
-
-    async def _standing_at(self, names: Sequence[str], wanted: Positions, asked: Asked) -> dict[str, Standing]:
-        """Where the indexes stand once these have applied what is wanted; INDEX_LAGGING when they do not in time."""
-        standings = self._standings()
-        late = _late(names, wanted, standings)
-        if late:
-            await self.catch_up(late, wanted, asked.deadline_us)
-            standings = self._standings()
-            if _late(names, wanted, standings):
-                raise _lagging(asked.path, names, wanted, standings)
-        return standings
-
-    async def _above_floors(
-        self, base: Sequence[str], fixed: Positions, standings: dict[str, Standing], asked: Asked
-    ) -> dict[str, Standing]:
-        """Where nothing is fixed, an index that is below another one's floor is waited for."""
-        floors: dict[int, int] = {}
-        for standing in standings.values():
-            for partition, floor in standing.floors.items():
-                if partition not in fixed:
-                    floors[partition] = max(floors.get(partition, -1), floor)
-        late = _late(base, floors, standings)
-        if not late:
-            return standings
-        await self.catch_up(late, floors, asked.deadline_us)
-        return self._standings()
 
 
 def parse_at(value: object) -> int | dict[int, int] | None:
@@ -201,6 +211,28 @@ def parse_at(value: object) -> int | dict[int, int] | None:
 
 def _is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _require(names: Sequence[str], wanted: Positions, standings: Mapping[str, Standing], path: str) -> None:
+    """Raises Behind unless each of the indexes has applied these positions."""
+    late = _late(names, wanted, standings)
+    if late:
+        raise Behind(late, wanted, _lagging(path, late, wanted, standings))
+
+
+def _require_floors(names: Sequence[str], fixed: Positions, standings: Mapping[str, Standing]) -> None:
+    """Where nothing is fixed, an index that is below another one's floor has to come up to it."""
+    floors: dict[int, int] = {}
+    for standing in standings.values():
+        for partition, floor in standing.floors.items():
+            if partition not in fixed:
+                floors[partition] = max(floors.get(partition, -1), floor)
+    late = _late(names, floors, standings)
+    if late:
+        lowest = {partition: min(standings[name].applied(partition) for name in names) for partition in floors}
+        problem = _below_floor(lowest, standings)
+        assert problem is not None, "an index is below a floor"
+        raise Behind(late, floors, problem)
 
 
 def _late(names: Sequence[str], wanted: Positions, standings: Mapping[str, Standing]) -> list[str]:
@@ -230,7 +262,8 @@ def _lagging(path: str, names: Sequence[str], wanted: Positions, standings: Mapp
     return fail("INDEX_LAGGING", f"{told}; repeat, or ask for less", details=details, retry_after_ms=RETRY_MS)
 
 
-def _check_floors(positions: Positions, standings: Mapping[str, Standing]) -> None:
+def _below_floor(positions: Positions, standings: Mapping[str, Standing]) -> AtomlogError | None:
+    """CONSISTENCY_UNAVAILABLE about the first index that cannot be read as of these positions."""
     for name, standing in standings.items():
         for partition, position in positions.items():
             floor = standing.floors[partition]
@@ -239,4 +272,5 @@ def _check_floors(positions: Positions, standings: Mapping[str, Standing]) -> No
                 message = f"{message}, and this read is as of {position}"
                 place = {"index": name, "partition": partition, "position": position, "floor": floor}
                 code = "CONSISTENCY_UNAVAILABLE"
-                raise fail(code, message, details=[{"path": "at", "code": code, "message": message, **place}])
+                return fail(code, message, details=[{"path": "at", "code": code, "message": message, **place}])
+    return None

@@ -1,6 +1,6 @@
 """The read path: one function with numbered steps. Looking at a receipt again is in `replay`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -17,12 +17,12 @@ from atomlog.projections.ids import Ids
 from atomlog.projections.read.chains import Chains
 from atomlog.projections.read.cursors import Continuations, Cursor, asked_digest
 from atomlog.projections.read.gather import Gathered, gather, render
-from atomlog.projections.read.indexes import CatchUp, Indexes
+from atomlog.projections.read.indexes import CatchUp, Indexes, IndexSet
 from atomlog.projections.read.issue import PERMISSION_GENERATION, Answer, next_page
 from atomlog.projections.read.journal import Journal
 from atomlog.projections.read.page import Page
 from atomlog.projections.read.plans import home, open_source, plan, searched
-from atomlog.projections.read.positions import MODES, SNAPSHOT, Asked, Chooser, Chosen
+from atomlog.projections.read.positions import MODES, SNAPSHOT, Asked, Chooser, Chosen, settled
 from atomlog.projections.read.receipts import ReadReceipt
 from atomlog.projections.read.refs import AtomRef
 from atomlog.projections.read.replay import Replayer, Verification
@@ -87,14 +87,9 @@ class Reader:
         cursor = await self._cursor(options, asked)
         mode = cursor.mode if cursor else options.consistency or self.consistency
         todo = await plan(selector, cursor.state if cursor else None, self.encoders, self.journal)
-        async with self.indexes.lease() as indexes:
-            # 2. The positions: those of the first page, or chosen now, waiting for what was asked for.
-            chooser = Chooser(indexes=indexes, plan=todo.names, log=self.log, clock=self.clock, catch_up=self.catch_up)
-            if cursor:
-                chosen = await chooser.again(cursor.positions, mode, deadline_us)
-            else:
-                wanted = _asked(options, mode, deadline_us)
-                chosen = await chooser.choose(wanted, partial(home, selector, indexes.ids, self.log.partitions))
+        # 2. The positions: those of the first page, or chosen now, waiting for what was asked for.
+        choose = partial(self._choose, selector, options, todo.names, mode, cursor)
+        async with settled(self.indexes, self.catch_up, choose, deadline_us) as (indexes, chosen):
             # 3. Search, and resolve every find through ids at these positions. Nothing waits here, so nothing moves.
             source = open_source(todo, indexes, chosen, limit)
             gathered = gather(source, indexes.ids, chosen.positions, limit)
@@ -185,6 +180,21 @@ class Reader:
             raise fail("BOUND_EXCEEDED", f"limit: {message}", details=[detail])
         return limit
 
+    async def _choose(
+        self,
+        selector: Selector,
+        options: ReadOptions,
+        names: Sequence[str],
+        mode: str,
+        cursor: Cursor | None,
+        indexes: IndexSet,
+    ) -> Chosen:
+        chooser = Chooser(indexes=indexes, plan=names, log=self.log, clock=self.clock)
+        if cursor:
+            return await chooser.again(cursor.positions, mode)
+        asked = Asked(mode=mode, at=options.at, as_of_us=options.as_of_us, at_least=options.at_least)
+        return await chooser.choose(asked, partial(home, selector, indexes.ids, self.log.partitions))
+
     async def _chains(self, chosen: Chosen, ids: Ids) -> Mapping[int, bytes]:
         return await Chains(log=self.log).at(chosen.positions, list(chosen.standings.values()), ids)
 
@@ -214,16 +224,6 @@ class Reader:
             principal=options.principal,
             permission_generation=PERMISSION_GENERATION,
         )
-
-
-def _asked(options: ReadOptions, mode: str, deadline_us: int) -> Asked:
-    return Asked(
-        mode=mode,
-        at=options.at,
-        as_of_us=options.as_of_us,
-        at_least=options.at_least,
-        deadline_us=deadline_us,
-    )
 
 
 def _check_found(selector: Selector, gathered: Gathered) -> None:

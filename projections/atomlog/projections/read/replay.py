@@ -1,6 +1,7 @@
 """A receipt looked at again: shown, rendered to the same bytes, or searched anew and compared."""
 
 import hashlib
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from atomlog.projections.read.indexes import CatchUp, Indexes, IndexSet
 from atomlog.projections.read.journal import Journal
 from atomlog.projections.read.page import Diagnostics, Page, Row, body_bytes
 from atomlog.projections.read.plans import IDS, open_source, plan_again
-from atomlog.projections.read.positions import Chooser
+from atomlog.projections.read.positions import Chooser, Chosen, settled
 from atomlog.projections.read.receipts import ReadReceipt, ReceiptRow
 from atomlog.projections.read.render import clear_of, render_row, row_bytes
 
@@ -74,8 +75,7 @@ class Replayer:
         body is not the one that was given out.
         """
         receipt = await self.receipt(receipt_id)
-        async with self.indexes.lease() as indexes:
-            chosen = await self._chooser(indexes, (IDS,)).again(receipt.observed(), receipt.mode, self._deadline_us())
+        async with self._settled(receipt, (IDS,)) as (indexes, chosen):
             stored = [_revision(row, indexes.ids) for row in receipt.rows]
         rows = [await self._render(row, data) for row, data in zip(receipt.rows, stored, strict=True)]
         if hashlib.sha256(body_bytes(list(map(row_bytes, rows)))).digest() != receipt.body_sha256:
@@ -89,9 +89,7 @@ class Replayer:
         receipt, kept = await self._kept(receipt_id)
         search = loads(kept)
         todo = plan_again(search["asked"], search["state"])
-        async with self.indexes.lease() as indexes:
-            chooser = self._chooser(indexes, todo.names)
-            chosen = await chooser.again(receipt.observed(), receipt.mode, self._deadline_us())
+        async with self._settled(receipt, todo.names) as (indexes, chosen):
             source = open_source(todo, indexes, chosen, len(receipt.rows))
             gathered = gather(source, indexes.ids, chosen.positions, len(receipt.rows))
         before = [row.revision for row in receipt.rows]
@@ -125,11 +123,17 @@ class Replayer:
             raise fail("KEY_UNAVAILABLE", f"{message}; give the master key")
         return render_row(row, opened.clear, opened)
 
-    def _chooser(self, indexes: IndexSet, names: tuple[str, ...]) -> Chooser:
-        return Chooser(indexes=indexes, plan=names, log=self.log, clock=self.clock, catch_up=self.catch_up)
+    def _settled(
+        self, receipt: ReadReceipt, names: tuple[str, ...]
+    ) -> AbstractAsyncContextManager[tuple[IndexSet, Chosen]]:
+        """Indexes that have come to the receipt's positions."""
 
-    def _deadline_us(self) -> int:
-        return self.clock.monotonic_us() + self.settings.read_timeout_ms * 1_000
+        async def choose(indexes: IndexSet) -> Chosen:
+            chooser = Chooser(indexes=indexes, plan=names, log=self.log, clock=self.clock)
+            return await chooser.again(receipt.observed(), receipt.mode)
+
+        deadline_us = self.clock.monotonic_us() + self.settings.read_timeout_ms * 1_000
+        return settled(self.indexes, self.catch_up, choose, deadline_us)
 
 
 def _revision(row: ReceiptRow, index: Ids) -> bytes:
