@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,13 @@ def test_members_with_set_algebra(store: Path) -> None:
     assert members("--and", "key:green") == {"Sencha, 70 °C"}
     assert members("--not", "key:green") == {"Assam, boiling water"}
     assert members("--or", "key:green") == {"Sencha, 70 °C", "Assam, boiling water"}
+
+
+def test_a_read_sees_what_was_written_before_it_however_far_the_indexes_are(store: Path) -> None:
+    shutil.rmtree(store / "projections")
+    assert atomlog(*keys("get", "key:sencha"), store=store).code == 0
+    shutil.rmtree(store / "projections")
+    assert len(texts(atomlog(*keys("members", "key:tea", "--json"), store=store).json)) == 2
 
 
 def test_pages_continue(store: Path) -> None:

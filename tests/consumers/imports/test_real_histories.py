@@ -43,8 +43,8 @@ async def run_import(store: AsyncStore, data: bytes, noted: Imported | None = No
     side, summary = StoreSide(store, SPACE), Summary(space=SPACE)
 
     def written() -> None:
-        if noted is not None and side.last is not None:
-            noted.positions.append(side.last.position)
+        if noted is not None:
+            noted.positions.append(side.position)
 
     job = JsonlImport(store=side, keys=KEYS, file=BytesFile(data), clock=SystemClock(), written=written)
     await job.run(summary)

@@ -58,8 +58,9 @@ def jsonl(session: Session, path: str, *, split: bool, keep_going: bool, **targe
     keys = _keys(**target)
     summary = Summary(space=keys.space)
 
-    async def work(store: AsyncStore) -> None:
-        with _open(path) as file, progress_bar("importing") as bar:
+    with _open(path) as file, progress_bar("importing") as bar:
+
+        async def work(store: AsyncStore) -> None:
             await JsonlImport(
                 store=StoreSide(store, keys.space),
                 keys=keys,
@@ -71,7 +72,8 @@ def jsonl(session: Session, path: str, *, split: bool, keep_going: bool, **targe
                 progress=lambda phase, done, total: bar(done if phase == "looking" else total + done, 2 * total),
             ).run(summary)
 
-    _carry_out(session, summary, work)
+        error = _carry_out(session, summary, work)
+    _tell(session, summary, error)
 
 
 @import_group.command(epilog=example("atomlog import git ~/src/project --space project"))
@@ -91,8 +93,9 @@ def git(session: Session, path: str, ref: str, file_bytes_max: int, **target: st
     keys = _keys(**target)
     summary = Summary(space=keys.space)
 
-    async def work(store: AsyncStore) -> None:
-        with progress_bar("importing") as bar:
+    with progress_bar("importing") as bar:
+
+        async def work(store: AsyncStore) -> None:
             await GitImport(
                 store=StoreSide(store, keys.space),
                 keys=keys,
@@ -104,7 +107,8 @@ def git(session: Session, path: str, ref: str, file_bytes_max: int, **target: st
                 commit_done=bar,
             ).run(summary)
 
-    _carry_out(session, summary, work)
+        error = _carry_out(session, summary, work)
+    _tell(session, summary, error)
 
 
 COMMANDS = (import_group,)
@@ -115,22 +119,23 @@ def _keys(space: str | None, key_policy: str | None) -> Keys:
     return Keys(space=name, policy=name if key_policy is None else parse_name(key_policy, "--key-policy"))
 
 
-def _carry_out(session: Session, summary: Summary, work: Callable[[AsyncStore], Awaitable[None]]) -> None:
-    """Run an import and tell what it did, however it ends."""
+def _carry_out(
+    session: Session, summary: Summary, work: Callable[[AsyncStore], Awaitable[None]]
+) -> AtomlogError | None:
+    """Run an import; the error that ended it, if one did."""
 
     async def imported() -> None:
         async with session.store(create=True) as store:
             await work(store)
 
-    error: AtomlogError | None = None
     try:
         run(imported())
-    except AtomlogError as raised:
-        error = raised
+    except AtomlogError as error:
+        return error
     except BaseException:
         say(f"stopped; {summary.written} batches were written. The same command again goes on from there.")
         raise
-    _tell(session, summary, error)
+    return None
 
 
 def _tell(session: Session, summary: Summary, error: AtomlogError | None) -> None:

@@ -123,6 +123,9 @@ def _footer(page: Page) -> Iterable[str]:
     at = positions({partition: at.position for partition, at in page.receipt.positions.items()})
     yield f"{count} row{'' if count == 1 else 's'} at {at}; receipt {format_id(page.receipt.receipt)}"
     diagnostics = page.diagnostics
+    behind = {name: sum(lag.values()) for name, lag in diagnostics.lag.items()}
+    if any(behind.values()):
+        yield f"behind the log: {', '.join(f'{name} by {lag} records' for name, lag in behind.items() if lag)}"
     if diagnostics.missing:
         yield f"not found, or not visible to you: {', '.join(map(format_id, diagnostics.missing))}"
     if diagnostics.unembedded:

@@ -74,7 +74,7 @@ def members(session: Session, group: Any, *, as_manifest: bool, **options: Any) 
         raise click.UsageError("--freeze takes all members; leave out --limit and --continue")
 
     async def work() -> Frozen:
-        async with session.store() as store:
+        async with session.current_store() as store:
             return await freeze(store, group, **_named(options))
 
     frozen = run(work())
@@ -134,7 +134,7 @@ def quote(session: Session, origin: str, **options: Any) -> None:
         raise click.UsageError(f"{origin!r} names no origin; write ID#N, e.g. key:summary#0")
 
     async def work() -> Quote:
-        async with session.store() as store:
+        async with session.current_store() as store:
             return await store.quote(ATOM_ID.convert(atom, None, None), int(number), **_named(options))
 
     found = run(work())
@@ -155,7 +155,7 @@ def _named(options: dict[str, Any]) -> dict[str, Any]:
 
 def _show(session: Session, read: Callable[[AsyncStore], Awaitable[Page]], **how: bool) -> None:
     async def work() -> Page:
-        async with session.store() as store:
+        async with session.current_store() as store:
             return await read(store)
 
     page = run(work())

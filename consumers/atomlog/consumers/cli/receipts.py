@@ -24,7 +24,7 @@ def show(session: Session, receipt_id: str) -> None:
     """A receipt: rows, positions, indexes. It holds no text."""
 
     async def work() -> ReadReceipt:
-        async with session.store() as store:
+        async with session.current_store() as store:
             return await store.receipt(receipt_id)
 
     found = run(work())
@@ -50,7 +50,7 @@ def replay(session: Session, receipt_id: str, *, body: bool) -> None:
     """The page of a receipt again, the same bytes, without searching."""
 
     async def work() -> Page:
-        async with session.store() as store:
+        async with session.current_store() as store:
             return await store.replay(receipt_id)
 
     page = run(work())
@@ -69,7 +69,7 @@ def verify(session: Session, receipt_id: str) -> None:
     """Search again at the receipt's positions, and say how much is the same."""
 
     async def work() -> Verification:
-        async with session.store() as store:
+        async with session.current_store() as store:
             found: Verification = await store.verify_receipt(receipt_id)
             return found
 

@@ -5,8 +5,8 @@ import functools
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -65,6 +65,17 @@ class Session:
     verbose: bool
 
     @asynccontextmanager
+    async def current_store(self) -> AsyncIterator[AsyncStore]:
+        """The store to read from, once its projections have applied what was in the log when it was opened.
+
+        Where one is too far behind, or stopped, the read goes ahead and says how far each is.
+        """
+        async with self.store() as store:
+            with _despite_lag():
+                await store.wait_until_current(settings().read_timeout_ms / 1_000)
+            yield store
+
+    @asynccontextmanager
     async def store(self, *, create: bool = False) -> AsyncIterator[AsyncStore]:
         """The open store; `create` for commands that write."""
         async with await AsyncStore.open(
@@ -79,6 +90,15 @@ class Session:
     def say_event(self, event: Event) -> None:
         if self.verbose or is_trouble(event):
             click.echo(jsontext.dumps(event), err=True)
+
+
+@contextmanager
+def _despite_lag() -> Iterator[None]:
+    try:
+        yield
+    except AtomlogError as error:
+        if error.code != "INDEX_LAGGING":
+            raise
 
 
 def settings() -> Settings:

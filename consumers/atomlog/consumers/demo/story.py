@@ -108,7 +108,7 @@ class _Story:
 
     async def _a_refused_conflict(self, store: AsyncStore) -> None:
         self._title("A conflict is refused: both decided on the same version, Ben was faster")
-        await store.write(self._revision("ben-1", "New tea keeps its scent for two weeks, no longer."))
+        done = await store.write(self._revision("ben-1", "New tea keeps its scent for two weeks, no longer."))
         try:
             await store.write(self._revision("aoi-2", "New tea keeps its scent for a month."))
         except AtomlogError as error:
@@ -116,7 +116,7 @@ class _Story:
             head = error.details[0]["head"]
         else:
             raise _false("Aoi's write is refused")
-        page = await store.get("key:shincha/en", space=SPACE)
+        page = await store.get("key:shincha/en", space=SPACE, at_least=done.receipt)
         self._show(page)
         self._claim(format_id(page.atoms[0].revision) == head, "the refusal names the head; nothing was overwritten")
 
@@ -228,6 +228,7 @@ class _Story:
 
     async def _a_replay(self, store: AsyncStore) -> None:
         self._title("Receipts of the recalls are replayed, on the rebuilt store, after the notes were changed")
+        await store.wait_until_current()
         head = (await store.get("key:harvest/hands", space=SPACE)).atoms[0]
         text = "Ten pickers in the end; the baskets were lent by the temple."
         change = {

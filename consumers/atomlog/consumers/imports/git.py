@@ -59,6 +59,7 @@ class GitImport:
         """Import what is new since the last time. The summary counts while it runs."""
         history = History(self.repository)
         tip = await history.resolve(self.ref)
+        await self.store.settle()  # nothing must be compared with what an index behind the log says
         reached = await self._reached(history)
         total = await history.count(reached.commit, tip)
         runner = Runner(

@@ -77,5 +77,5 @@ class ImportStore(Protocol):
         ...
 
     async def settle(self) -> None:
-        """Until reads see everything that is in the log now, other writers' batches too."""
+        """From here on reads see everything that is in the log now, other writers' batches too."""
         ...

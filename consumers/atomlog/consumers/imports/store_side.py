@@ -8,22 +8,26 @@ from atomlog.consumers.imports.heads import Head, Membership, Memberships
 from atomlog.consumers.store import AsyncStore
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ids import partition_of
-from atomlog.kernel.model import WriteReceipt
 from atomlog.projections.read.page import Page, Row
 from atomlog.projections.read.selectors import IDS_MAX, ByIds, Relations, Selector
 
 PAGE_ROWS: Final = 1_000
+WAIT_SECONDS: Final = 600.0  # for ids and relations: after a kill they may have much to catch up with
+NOWHERE: Final = -1
 IMPORTED: Final = "imported"
 
 
 class StoreSide:
-    """Reads wait for every write that was made through this object."""
+    """Reads wait for every write that was made through this object, and for what `settle` found in the log.
+
+    They wait for the indexes that they need, and for no other: embedding may be far behind.
+    """
 
     def __init__(self, store: AsyncStore, space: str) -> None:
         self._store = store
         self._space = space
         self._partition = partition_of(space, store.config.partitions)
-        self.last: WriteReceipt | None = None  # of the write that reads wait for
+        self.position = -1
 
     async def accepted(self, key: str) -> bool:
         return (await self._store.outcome(key, space=self._space)).state == "accepted"
@@ -47,26 +51,31 @@ class StoreSide:
         return rows[0].value if rows and rows[0].state == "active" else None
 
     async def write(self, batch: Mapping[str, Any]) -> None:
-        self.last = (await self._store.write(batch)).receipt
+        receipt = (await self._store.write(batch)).receipt
+        self.position = max(self.position, receipt.position)
 
     async def settle(self) -> None:
-        await self._store.wait_until_current()
+        end = (await self._store.status()).partitions[self._partition]["end"]
+        self.position = max(self.position, end - 1)
 
     async def _rows(self, selector: Selector) -> tuple[list[Row], int]:
         """Every row of a read, and the read position of the import's partition; nothing for what is absent."""
         rows: list[Row] = []
+        wanted = {"partition": self._partition, "position": self.position}
         try:
-            page = await self._store.read(selector, limit=PAGE_ROWS, at_least=self.last)
+            page = await self._store.read(selector, limit=PAGE_ROWS, at_least=wanted, timeout_s=WAIT_SECONDS)
         except AtomlogError as error:
             if error.code != "NOT_FOUND":
                 raise
-            return [], -1
-        position = page.receipt.positions[self._partition].position if self._partition in page.receipt.positions else -1
+            return [], NOWHERE
+        position = page.receipt.positions[self._partition].position
         while True:
             rows += _readable(page)
             if page.continuation is None:
                 return rows, position
-            page = await self._store.read(selector, limit=PAGE_ROWS, continuation=page.continuation)
+            page = await self._store.read(
+                selector, limit=PAGE_ROWS, continuation=page.continuation, timeout_s=WAIT_SECONDS
+            )
 
 
 def _readable(page: Page) -> Sequence[Row]:
