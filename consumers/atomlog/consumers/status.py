@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from atomlog.consumers.attachment import Attachment
+from atomlog.consumers.indexes import OpenIndexes
 from atomlog.consumers.parts import Parts
 from atomlog.consumers.writing import WriteSide
 from atomlog.kernel.ids import format_id
@@ -28,14 +28,15 @@ class Status:
         }
 
 
-async def store_status(parts: Parts, writing: WriteSide, views: Mapping[str, Attachment]) -> Status:
+async def store_status(parts: Parts, writing: WriteSide, indexes: OpenIndexes) -> Status:
     """The status as this process sees it. `owner` is null where nobody holds the store."""
     places = await writing.places()
+    revisions = sum(place.get("revisions", 0) for place in places.values()) if places else None
     partitions = [await _partition(parts, number, places.get(number, {})) for number in range(parts.config.partitions)]
     return Status(
         log_id=format_id(parts.config.log_id),
         partitions=tuple(partitions),
-        projections=tuple([await view.status() for view in views.values()]),
+        projections=tuple(await indexes.status(revisions)),
         disk=_disk(parts),
     )
 

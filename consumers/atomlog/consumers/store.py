@@ -5,16 +5,15 @@ followed by this process if nobody else does.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final, Self
 
-from atomlog.consumers.attachment import Attachment
 from atomlog.consumers.content_digest import content_digest
 from atomlog.consumers.events import OnEvent, log_event
-from atomlog.consumers.generations import GenerationDirectory
+from atomlog.consumers.indexes import OpenIndexes
 from atomlog.consumers.log_dump import log_dump
-from atomlog.consumers.parts import PROJECTIONS, Machine, Parts, create_store, open_parts, projection_kinds
+from atomlog.consumers.parts import PROJECTIONS, Machine, Parts, create_store, open_parts
 from atomlog.consumers.quote import Quote, read_quote
 from atomlog.consumers.rebuild import Progress, rebuild
 from atomlog.consumers.rebuild_job import RebuildReport
@@ -22,20 +21,16 @@ from atomlog.consumers.status import Status, store_status
 from atomlog.consumers.store_config import SHARD_ROWS, VECTOR_SPACES, StoreConfig
 from atomlog.consumers.writing import RawBatch, WriteSide
 from atomlog.kernel import model
-from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.errors import fail
 from atomlog.kernel.ids import invalid, parse_id, parse_key, parse_name
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.times import parse_time
 from atomlog.projections.ids import Ids
-from atomlog.projections.postings import Postings
-from atomlog.projections.read.indexes import IndexSet
 from atomlog.projections.read.page import Page
 from atomlog.projections.read.reader import Reader, ReadOptions
 from atomlog.projections.read.receipts import ReadReceipt
 from atomlog.projections.read.refs import DEFAULT_SPACE, KeyHome
 from atomlog.projections.read.selectors import Selector, parse_selector
-from atomlog.projections.relations import Relations
-from atomlog.projections.vectors import Vectors
 
 OPEN_SECONDS: Final = 10.0
 
@@ -46,9 +41,7 @@ Id = str | bytes | Mapping[str, Any]
 class AsyncStore:
     """An open store. `async with AsyncStore.open(directory) as store: …`, or `await` it and `close` later."""
 
-    def __init__(
-        self, parts: Parts, writing: WriteSide, views: Mapping[str, Attachment], master_key_file: str | None
-    ) -> None:
+    def __init__(self, parts: Parts, writing: WriteSide, views: OpenIndexes, master_key_file: str | None) -> None:
         """Use `open`."""
         self._parts = parts
         self._master_key_file = master_key_file
@@ -56,14 +49,14 @@ class AsyncStore:
         self._views = views
         self._closed = False
         self._reader = Reader(
-            indexes=_Leases(views),
+            indexes=views,
             content=parts.content,
             journal=parts.journal,
             encoders=parts.encoders,
             log=parts.log,
             clock=parts.machine.clock,
             settings=parts.settings,
-            catch_up=self._catch_up,
+            catch_up=views.catch_up,
         )
 
     # -- opening and closing
@@ -138,7 +131,7 @@ class AsyncStore:
             opening.push_async_callback(writing.close)
             if not parts.read_only:
                 await writing.open()
-            views = await _open_views(parts, projections, opening, may_follow=follow and not parts.read_only)
+            views = await OpenIndexes.open(parts, projections, may_follow=follow and not parts.read_only)
             opening.pop_all()
         return cls(parts, writing, views, master_key_file)
 
@@ -149,8 +142,7 @@ class AsyncStore:
         self._closed = True
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._parts.close)
-            for view in self._views.values():
-                closing.push_async_callback(view.close)
+            closing.push_async_callback(self._views.close)
             closing.push_async_callback(self._writing.close)
 
     async def __aenter__(self) -> Self:
@@ -170,7 +162,7 @@ class AsyncStore:
         return self._parts.config
 
     @property
-    def views(self) -> Mapping[str, Attachment]:
+    def views(self) -> OpenIndexes:
         """The projections of this process, to pause one or to ask for its lag."""
         return self._views
 
@@ -338,7 +330,7 @@ class AsyncStore:
         if not 0 <= n < len(row.origins):
             raise invalid("n", f"the atom has {len(row.origins)} origins, counted from 0")
         origin = row.origins[n]
-        async with self._views["ids"].pinned() as ids:
+        async with self._views.need("ids").pinned() as ids:
             assert isinstance(ids, Ids)
             source = ids.revision(origin.revision)
         if source is None:
@@ -386,7 +378,9 @@ class AsyncStore:
         )
         deadline_us = parts.machine.clock.monotonic_us() + parts.settings.read_timeout_ms * 1_000
         for report in reports:
-            if report.generation is not None and report.name in self._views:
+            if report.swapped and report.name in self._views.broken:
+                await self._views.attach(report.name)
+            elif report.generation is not None and report.name in self._views:
                 await self._views[report.name].wait_for_generation(report.generation, deadline_us)
         return reports
 
@@ -399,9 +393,9 @@ class AsyncStore:
     async def content_digest(self) -> str:
         """A digest of all content and its history that two stores share which were fed the same, in hex."""
         self._check_open()
-        async with self._views["ids"].pinned() as ids:
+        async with self._views.need("ids").pinned() as ids:
             assert isinstance(ids, Ids)
-            return await content_digest(ids, self._parts.content, self._views["ids"].positions())
+            return await content_digest(ids, self._parts.content, self._views.need("ids").positions())
 
     async def log_dump(self, partition: int | None = None) -> AsyncIterator[dict[str, Any]]:
         """Every record with its verdict: effective, or void and why."""
@@ -413,58 +407,9 @@ class AsyncStore:
             async for record in log_dump(self._parts.log, self.config.genesis(number), number):
                 yield record
 
-    async def _catch_up(self, names: Sequence[str], positions: model.Positions, deadline_us: int) -> None:
-        for name in names:
-            try:
-                await self._views[name].wait_for(positions, deadline_us)
-            except AtomlogError as error:
-                if error.code != "INDEX_LAGGING":
-                    raise
-                return  # the read says which index is behind, and how far
-
     def _check_open(self) -> None:
         if self._closed:
             raise invalid("store", "the store is closed")
-
-
-class _Leases:
-    """The indexes of one process for one read: each stays open and the same until the read gives it back."""
-
-    def __init__(self, views: Mapping[str, Attachment]) -> None:
-        self._views = views
-
-    @asynccontextmanager
-    async def lease(self) -> AsyncIterator[IndexSet]:
-        for view in self._views.values():
-            await view.catch_up()
-        async with AsyncExitStack() as pins:
-            found = {name: await pins.enter_async_context(view.pinned()) for name, view in self._views.items()}
-            ids = found.get("ids")
-            if not isinstance(ids, Ids):
-                raise fail("CONSISTENCY_UNAVAILABLE", "this process has no ids index, which every read needs")
-            relations, postings, vectors = (found.get(name) for name in ("relations", "postings", "vectors"))
-            yield IndexSet(
-                ids=ids,
-                relations=relations if isinstance(relations, Relations) else None,
-                postings=postings if isinstance(postings, Postings) else None,
-                vectors=vectors if isinstance(vectors, Vectors) else None,
-                generations={name: view.generation for name, view in self._views.items()},
-            )
-
-
-async def _open_views(
-    parts: Parts, projections: Sequence[str], opening: AsyncExitStack, *, may_follow: bool
-) -> Mapping[str, Attachment]:
-    kinds, context = projection_kinds(parts), parts.context
-    deadline_us = parts.machine.clock.monotonic_us() + int(OPEN_SECONDS * 1_000_000)
-    views: dict[str, Attachment] = {}
-    for name in projections:
-        directory = GenerationDirectory(parts.machine.files, parts.directory, name, parts.on_event)
-        views[name] = await Attachment.open(
-            context, directory, kinds[name], deadline_us=deadline_us, may_follow=may_follow
-        )
-        opening.push_async_callback(views[name].close)
-    return views
 
 
 def _positions_of(receipt: model.WriteReceipt | Mapping[str, Any]) -> model.Positions:

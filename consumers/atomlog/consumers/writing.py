@@ -283,6 +283,7 @@ def _place_dict(place: Place) -> dict[str, Any]:
         "term": state.term,
         "chain": state.chain.hex(),
         "effective_batches": place.batches,
+        "revisions": place.revisions,
         "void": dict(place.voids),
         "owner": dict(place.claim) or None,
     }

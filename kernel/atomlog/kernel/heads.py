@@ -73,6 +73,7 @@ class Place:
     checkpoint: Checkpoint = START
     recorded_at_us: int = -(2**62)
     batches: int = 0
+    revisions: int = 0
     voids: Mapping[str, int] = field(default_factory=dict)
     claim: Mapping[str, Any] = field(default_factory=dict)
 
@@ -177,7 +178,12 @@ class Heads:
             if record.kind == "Batch":
                 batch = record.batch()
                 _stage_batch(reader, changes, partition, batch, record)
-                place = replace(place, recorded_at_us=batch.recorded_at_us, batches=place.batches + 1)
+                place = replace(
+                    place,
+                    recorded_at_us=batch.recorded_at_us,
+                    batches=place.batches + 1,
+                    revisions=place.revisions + len(batch.revisions),
+                )
             elif record.kind == "Claim":
                 claim = record.datum()
                 shown = {name: claim[name] for name in ("endpoint", "node", "pid")}
@@ -186,7 +192,7 @@ class Heads:
                 for page in record.datum()["pages"]:
                     key = b"x" + u16(partition) + page["page"]
                     changes[key] = _union(reader.get(key), page["bitmap"])
-        counted = {name: getattr(place, name) for name in ("recorded_at_us", "batches", "voids", "claim")}
+        counted = {name: getattr(place, name) for name in ("recorded_at_us", "batches", "revisions", "voids", "claim")}
         changes[b"p" + u16(partition)] = after.to_bytes() + jsontext.dumps(counted)
         self.kv.write(list(changes.items()))
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
-from atomlog.kernel.errors import fail
+from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.model import Positions
 from atomlog.kernel.tail import Checkpoint
 from atomlog.projections.base import Projection
@@ -21,13 +21,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexSet:
-    """One build of each index. `generations`: name → which build; None = this process has no such index."""
+    """One build of each index, None = this process has no such index. `generations`: name → which build.
+
+    `broken`: why an index is not here although this process wanted it.
+    """
 
     ids: Ids
     relations: Relations | None
     postings: Postings | None
     vectors: Vectors | None
     generations: Mapping[str, str]
+    broken: Mapping[str, AtomlogError] = field(default_factory=dict)
 
     def builds(self) -> dict[str, str]:
         """Name → which build; of vectors also the generation of its manifest, `g000001/3`."""
@@ -37,11 +41,13 @@ class IndexSet:
         return found
 
     def named(self, names: Sequence[str]) -> dict[str, Projection]:
-        """The indexes that a read needs; CONSISTENCY_UNAVAILABLE naming one that is not here."""
+        """The indexes that a read needs; CONSISTENCY_UNAVAILABLE naming one that is not here, or its own error."""
         found: dict[str, Projection] = {}
         for name in names:
             index: Projection | None = getattr(self, name)
             if index is None:
+                if name in self.broken:
+                    raise self.broken[name]
                 message = f"this read needs the index {name}, which this process does not have; rebuild or start it"
                 raise fail("CONSISTENCY_UNAVAILABLE", message)
             found[name] = index

@@ -1,0 +1,124 @@
+"""The projections of an open store: opened together, leased to reads, and told apart when one is broken.
+
+One that cannot be opened fails alone: the store opens, writes go on, and only reads that need it are refused, in the
+words of its own error.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Final
+
+from atomlog.consumers.attachment import Attachment
+from atomlog.consumers.generations import GenerationDirectory
+from atomlog.consumers.parts import Parts, projection_kinds
+from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.model import Positions
+from atomlog.projections.ids import Ids
+from atomlog.projections.postings import Postings
+from atomlog.projections.read.indexes import IndexSet
+from atomlog.projections.relations import Relations
+from atomlog.projections.vectors import Vectors
+
+OPEN_SECONDS: Final = 10.0
+ALONE: Final = ("CORRUPT", "STORE_TOO_NEW")  # what is wrong with one projection, and says nothing of the others
+
+
+class OpenIndexes(Mapping[str, Attachment]):
+    """Name → projection of this process; `broken` has those that could not be opened, and why."""
+
+    def __init__(self, parts: Parts, *, may_follow: bool) -> None:
+        """Use `open`."""
+        self.broken: dict[str, AtomlogError] = {}
+        self._parts = parts
+        self._may_follow = may_follow
+        self._opened: dict[str, Attachment] = {}
+
+    @classmethod
+    async def open(cls, parts: Parts, names: Sequence[str], *, may_follow: bool) -> "OpenIndexes":
+        """Follow each projection if nobody else does and `may_follow`, else read beside the follower."""
+        indexes = cls(parts, may_follow=may_follow)
+        async with AsyncExitStack() as opening:
+            opening.push_async_callback(indexes.close)
+            for name in names:
+                await indexes.attach(name)
+            opening.pop_all()
+        return indexes
+
+    async def attach(self, name: str) -> None:
+        """Open one projection; one that is broken by itself is noted and said."""
+        parts = self._parts
+        deadline_us = parts.machine.clock.monotonic_us() + int(OPEN_SECONDS * 1_000_000)
+        directory = GenerationDirectory(parts.machine.files, parts.directory, name, parts.on_event)
+        self.broken.pop(name, None)
+        try:
+            self._opened[name] = await Attachment.open(
+                parts.context,
+                directory,
+                projection_kinds(parts)[name],
+                deadline_us=deadline_us,
+                may_follow=self._may_follow,
+            )
+        except AtomlogError as error:
+            if error.code not in ALONE:
+                raise
+            self.broken[name] = error
+            parts.on_event({"event": "projection_broken", "projection": name, "error": error.to_dict()})
+
+    def need(self, name: str) -> Attachment:
+        """A projection that this process opened; the error of a broken one, CONSISTENCY_UNAVAILABLE for no such."""
+        if name in self.broken:
+            raise self.broken[name]
+        if name not in self._opened:
+            raise fail("CONSISTENCY_UNAVAILABLE", f"this process has no {name} index; open the store with it")
+        return self._opened[name]
+
+    def __getitem__(self, name: str) -> Attachment:
+        return self._opened[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._opened)
+
+    def __len__(self) -> int:
+        return len(self._opened)
+
+    @asynccontextmanager
+    async def lease(self) -> AsyncIterator[IndexSet]:
+        """The indexes for one read: each stays open and the same until the read gives it back."""
+        for view in self._opened.values():
+            await view.catch_up()
+        async with AsyncExitStack() as pins:
+            found = {name: await pins.enter_async_context(view.pinned()) for name, view in self._opened.items()}
+            self.need("ids")
+            ids = found["ids"]
+            assert isinstance(ids, Ids)
+            relations, postings, vectors = (found.get(name) for name in ("relations", "postings", "vectors"))
+            yield IndexSet(
+                ids=ids,
+                relations=relations if isinstance(relations, Relations) else None,
+                postings=postings if isinstance(postings, Postings) else None,
+                vectors=vectors if isinstance(vectors, Vectors) else None,
+                generations={name: view.generation for name, view in self._opened.items()},
+                broken=self.broken,
+            )
+
+    async def catch_up(self, names: Sequence[str], positions: Positions, deadline_us: int) -> None:
+        """Until the named indexes have applied these positions, or the deadline: the read says which is behind."""
+        for name in names:
+            try:
+                await self.need(name).wait_for(positions, deadline_us)
+            except AtomlogError as error:
+                if error.code != "INDEX_LAGGING":
+                    raise
+                return
+
+    async def status(self, revisions: int | None) -> list[Mapping[str, Any]]:
+        """An entry of `status` for each; a broken one has its error and no positions."""
+        entries: list[Mapping[str, Any]] = [await view.status(revisions) for view in self._opened.values()]
+        for name, error in self.broken.items():
+            entries.append({"name": name, "generation": None, "health": "STOPPED", "error": error.to_dict()})
+        return entries
+
+    async def close(self) -> None:
+        async with AsyncExitStack() as closing:
+            for view in self._opened.values():
+                closing.push_async_callback(view.close)

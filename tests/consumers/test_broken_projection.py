@@ -1,0 +1,62 @@
+"""One projection that cannot be opened fails alone, and a rebuild brings it back."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from atomlog.consumers.rebuild import first_error
+from atomlog.consumers.store import AsyncStore
+from atomlog.kernel.errors import AtomlogError
+
+BATCH = {
+    "space": "notes",
+    "idempotency_key": "k1",
+    "changes": [{"op": "create", "key": "a", "schema": "source", "value": {"text": "green tea"}}],
+}
+MORE = BATCH | {"idempotency_key": "k2", "changes": [BATCH["changes"][0] | {"key": "b"}]}
+
+
+def damage(store: Path, name: str) -> None:
+    """Make the projection's database unreadable."""
+    for path in (store / "projections" / name).glob("g*/db/MANIFEST-*"):
+        path.write_bytes(b"\xff" * path.stat().st_size)
+
+
+@pytest.mark.parametrize("name", ["relations", "postings", "vectors"])
+def test_a_damaged_index_fails_alone_and_is_rebuilt(tmp_path: Path, name: str) -> None:
+    directory = tmp_path / "store"
+
+    async def scenario() -> None:
+        async with await AsyncStore.open(str(directory)) as store:
+            await store.write(BATCH)
+            await store.wait_until_current()
+        damage(directory, name)
+        async with await AsyncStore.open(str(directory)) as store:
+            written = await store.write(MORE)
+            page = await store.get("key:b", space="notes", at_least=written.receipt)
+            assert page.atoms[0].value == {"text": "green tea"}
+            entry = next(one for one in (await store.status()).projections if one["name"] == name)
+            assert entry["health"] == "STOPPED"
+            assert entry["error"]["code"] == "CORRUPT"
+            with pytest.raises(AtomlogError) as refused:
+                await needs(store, name)
+            assert refused.value.code == "CORRUPT"
+            assert name in refused.value.message
+            reports = await store.rebuild([name], force=True)
+            assert first_error(reports) is None
+            assert reports[0].swapped
+            await store.wait_until_current()
+            await needs(store, name)
+
+    asyncio.run(scenario())
+
+
+async def needs(store: AsyncStore, name: str) -> None:
+    """A read that cannot do without the projection."""
+    if name == "relations":
+        await store.relations(target="key:a", space="notes")
+    elif name == "postings":
+        await store.members("key:a", and_=["key:b"], space="notes")
+    else:
+        await store.recall("green tea", space="notes")
