@@ -13,6 +13,7 @@ LOGGER: Final = logging.getLogger("atomlog")
 TROUBLES: Final = frozenset(
     {
         "background_failed",
+        "clock_behind",
         "closed_under_a_reader",
         "follower_failed",
         "generation_lost",

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from atomlog.consumers.cli.output import show_error
+from atomlog.consumers.cli.output import printable, show_error
 from atomlog.consumers.events import Event, is_trouble
 from atomlog.consumers.store import AsyncStore
 from atomlog.kernel import jsontext
@@ -57,7 +57,7 @@ class Root(click.Group):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Where a command works. `verbose`: what consumers say while they work goes to stderr, a line of JSON each."""
+    """Where a command works. `verbose`: all that consumers say goes to stderr, a line of JSON each."""
 
     directory: str
     master_key_file: str | None
