@@ -75,7 +75,9 @@ class FakeStore:
                 raise fail("IDEMPOTENCY_MISMATCH", "used before")
             return
         if len(batch["changes"]) > self.revisions_max:
-            raise fail("BOUND_EXCEEDED", f"{len(batch['changes'])} revisions are more than {self.revisions_max}")
+            message = f"{len(batch['changes'])} changes are more than {self.revisions_max}"
+            detail = {"path": "changes", "code": "BOUND_EXCEEDED", "message": message}
+            raise fail("BOUND_EXCEEDED", message, details=[detail])
         self._check(batch)
         self.position += 1
         for change in batch["changes"]:

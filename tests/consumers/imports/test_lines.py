@@ -38,7 +38,8 @@ def test_null_means_absent() -> None:
 
 def test_who_becomes_the_speaker_of_the_value() -> None:
     assert good({"id": "a", "text": "Tea", "who": "Aoi"}).value == {"text": "Tea", "speaker": "Aoi"}
-    assert good({"id": "a", "value": {"title": "T"}, "who": "Aoi"}).value == {"title": "T", "speaker": "Aoi"}
+    titled = good({"id": "a", "schema": "collection", "value": {"title": "T"}, "who": "Aoi"})
+    assert titled.value == {"title": "T", "speaker": "Aoi"}
     said = {"text": "T", "speaker": "Aoi"}
     assert good({"id": "a", "value": said, "who": "Aoi"}).value == said
     assert refused({"id": "a", "value": {"text": "T", "speaker": "Ada"}, "who": "Aoi"}) == ["line 7.who"]
@@ -104,6 +105,11 @@ def test_a_misspelt_field_is_refused_with_the_right_one() -> None:
         ({"id": "a" * 513, "text": "x"}, "1 to 512 bytes"),
         ({"id": "a", "text": "x", "time": "yesterday"}, "RFC 3339"),
         ({"id": "a", "text": "x", "batch": ""}, "text of 1 to 512 bytes"),
+        ({"id": "a", "value": {"n": 1}}, "a source is a text"),
+        ({"id": "a", "schema": "collection", "value": {"members": [], "title": "t"}}, "no list of members"),
+        ({"id": "a", "schema": "summary", "text": "x"}, "a summary is not imported"),
+        ({"id": "a", "value": {"text": "x", "n": [0] * 40_000}}, "bytes of canonical JSON are more than 65536"),
+        ({"id": "a", "value": {"text": "x", "deep": json.loads("[" * 40 + "]" * 40)}}, "levels of nesting"),
         ("[]", "a line is an object"),
         ('{"id": "a", "id": "b"}', "twice"),
         ('{"id": "a", "text": NaN}', "no JSON number"),

@@ -247,6 +247,19 @@ def test_the_stores_refusal_names_the_line() -> None:
     assert {"path": "line 2", "line": 2}.items() <= caught.value.details[0].items()
 
 
+def test_a_line_that_is_too_large_itself_is_refused_and_its_batch_is_not_cut_around_it() -> None:
+    store = FakeStore()
+    detail = {"path": "changes[1].value", "code": "BOUND_EXCEEDED", "message": "too long"}
+
+    def refuse(batch: Mapping[str, Any]) -> None:
+        raise fail("BOUND_EXCEEDED", "changes[1].value: too long", details=[detail])
+
+    store.before_write = refuse
+    with pytest.raises(AtomlogError, match="line 2: too long"):
+        run(store, [put(name, batch="1") for name in "abcd"], split=True)
+    assert store.batches == []
+
+
 def test_purged_ids_are_counted_and_the_rest_goes_on() -> None:
     store = FakeStore()
 

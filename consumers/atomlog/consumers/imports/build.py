@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from atomlog.consumers.imports.heads import Head, Keys, Known, Membership
-from atomlog.consumers.imports.lines import GROUP_SCHEMA, Line, membership_key
+from atomlog.consumers.imports.lines import GROUP_SCHEMA, KIND, Line, membership_key
 from atomlog.kernel import jsontext
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.findings import Findings
@@ -230,7 +230,7 @@ class _Draft:
         self.origins.append(line)
 
     def _provenance(self) -> dict[str, Any]:
-        return {"provenance": {"kind": "imported", "activity": self.activity}}
+        return {"provenance": {"kind": KIND, "activity": self.activity}}
 
     def _other_schema(self, line: Line, path: str, key: str, schema: str, wanted: str) -> None:
         message = f"{ascii(key)[:80]} has the schema {schema}, not {wanted}; use another id, or that schema"

@@ -220,7 +220,7 @@ class _CommitWrites:
         self._lines_made += 1
         where = f"commit {self.lines.commit.sha[:12]}, {ascii(found['id'])[:100]}"
         size_bytes = len(jsontext.dumps(found))
-        line = line_of(found, self._lines_made, size_bytes=size_bytes, where=where)
+        line = line_of(found, self._lines_made, size_bytes=size_bytes, where=where, bounds=self.bounds)
         if not isinstance(line, Line):
             raise line.error
         return line

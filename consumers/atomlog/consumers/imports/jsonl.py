@@ -66,7 +66,7 @@ class JsonlImport:
     def _read(self, mark: Mark) -> Iterator[tuple[Item, Mark]]:
         lines = raw_lines(self.file, offset=mark.offset, number=mark.number, line_bytes_max=LINE_BYTES_MAX)
         for raw in lines:
-            yield _item(raw), Mark(offset=raw.end, number=raw.number + 1)
+            yield _item(raw, self.bounds), Mark(offset=raw.end, number=raw.number + 1)
 
     def _passing(self, phase: str) -> Callable[[int], None]:
         total = self.file.size()
@@ -80,11 +80,11 @@ class JsonlImport:
         return passed
 
 
-def _item(raw: RawLine) -> Item:
+def _item(raw: RawLine, bounds: Bounds) -> Item:
     if raw.data is None:
         error = invalid(f"line {raw.number}", f"{raw.size_bytes} bytes are more than {LINE_BYTES_MAX}")
         return BadLine(number=raw.number, error=error, size_bytes=raw.size_bytes)
-    return parse_line(raw.data, raw.number, size_bytes=raw.size_bytes)
+    return parse_line(raw.data, raw.number, size_bytes=raw.size_bytes, bounds=bounds)
 
 
 async def _each(items: Iterator[Write | Refused]) -> AsyncIterator[Write | Refused]:

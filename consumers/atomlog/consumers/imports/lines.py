@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from atomlog.kernel import jsontext
-from atomlog.kernel.bounds import KEY_BYTES_MAX
+from atomlog.kernel.bounds import KEY_BYTES_MAX, Bounds
+from atomlog.kernel.checks import check_bounds
 from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.findings import Findings
 from atomlog.kernel.ids import invalid, parse_key, parse_name
+from atomlog.kernel.model import Create, WriteRequest
+from atomlog.kernel.profiles import RIGHTS, ProfileCase, check_profile
 from atomlog.kernel.text import refuse_blob
 from atomlog.kernel.times import parse_time
 
@@ -22,6 +25,8 @@ BATCH_NAME_BYTES_MAX: Final = 512
 WHO_BYTES_MAX: Final = 1_024
 MEMBERSHIP_PREFIX: Final = '["member",'
 SCHEMA: Final = "source"
+KIND: Final = "imported"  # of the provenance of everything that an import makes
+BOUNDS: Final = Bounds()
 GROUP_SCHEMA: Final = "collection"
 
 
@@ -63,7 +68,7 @@ def membership_key(group: str, member: str) -> str:
     return jsontext.canonical(["member", group, member]).decode()
 
 
-def parse_line(raw: bytes, number: int, *, size_bytes: int | None = None) -> Line | BadLine:
+def parse_line(raw: bytes, number: int, *, size_bytes: int | None = None, bounds: Bounds = BOUNDS) -> Line | BadLine:
     """The line that `raw` is, or what is wrong with it, every failing part named.
 
     `size_bytes` counts in its end of line, where the caller knows it.
@@ -75,10 +80,12 @@ def parse_line(raw: bytes, number: int, *, size_bytes: int | None = None) -> Lin
             raise invalid(_where(number), 'a line is an object like {"id": "n-1", "text": "…"}')
     except AtomlogError as error:
         return BadLine(number=number, error=error, size_bytes=size_bytes)
-    return line_of(found, number, size_bytes=size_bytes)
+    return line_of(found, number, size_bytes=size_bytes, bounds=bounds)
 
 
-def line_of(found: Mapping[str, Any], number: int, *, size_bytes: int, where: str = "") -> Line | BadLine:
+def line_of(
+    found: Mapping[str, Any], number: int, *, size_bytes: int, where: str = "", bounds: Bounds = BOUNDS
+) -> Line | BadLine:
     """The line that a JSON object asks for; `where` names it in errors, `line 7` unless given.
 
     The object must be JSON (`jsontext.check_json`).
@@ -103,6 +110,8 @@ def line_of(found: Mapping[str, Any], number: int, *, size_bytes: int, where: st
                 findings.add(f"{where}.{name}", "a delete has none; it retires the atom with its memberships")
     elif value is None and not findings.details:
         findings.add(where, 'a put needs "text" or "value"')
+    if not findings.details and not delete:
+        _check_value(findings, schema, value, where, bounds)
     if findings.details:
         error = findings.error()
         return BadLine(number=number, error=error, size_bytes=size_bytes, batch=batch, batch_known=batch_known)
@@ -153,6 +162,20 @@ def _value(findings: Findings, found: Mapping[str, Any], who: str | None, where:
     if value.get("speaker", who) != who:
         findings.add(f"{where}.who", "the value names another speaker; leave one of them out")
     return {**value, "speaker": who}
+
+
+def _check_value(findings: Findings, schema: str, value: Any, where: str, bounds: Bounds) -> None:
+    """What the store would refuse whatever it holds: a part of the batch may be written before it sees this line.
+
+    Slots are left to the store: a known atom has its own.
+    """
+    create = Create(path=where, alias=None, key=None, schema=schema, policy="", value=value)
+    request = WriteRequest(space="", idempotency_key="", changes=(create,), preconditions=(), canonical=b"")
+    case = ProfileCase(path=where, schema=schema, value=value, slots=(), origins=0, receipts=0, kind=KIND)
+    _, failures = check_profile(case, rights=RIGHTS, strict=False)
+    for detail in (*check_bounds(request, bounds), *failures):
+        if str(detail["path"]).startswith((f"{where}.value", f"{where}.provenance")):
+            findings.add(**detail)
 
 
 def _parse_id(value: Any, path: str) -> str:

@@ -176,7 +176,8 @@ def _bad_lines(run: Run) -> AtomlogError:
     details: list[Detail] = [{**detail, "line": bad.number} for bad in run.errors for detail in bad.error.details]
     more = f" (bad lines: {run.error_count})" if run.error_count > 1 else ""
     rest = "" if run.batch is None else f"; nothing of batch {ascii(run.batch)[:80]} was written"
-    return fail("INVALID_INPUT", f"{run.errors[0].error.message}{more}{rest}", details=details)
+    first = run.errors[0].error
+    return fail(first.code, f"{first.message}{more}{rest}", details=details)
 
 
 def _over(run: Run, message: str) -> AtomlogError:

@@ -19,6 +19,7 @@ ATTEMPTS_MAX: Final = 8  # of one write, against other writers and passing failu
 LOST_RACES: Final = ("REVISION_CONFLICT", "PRECONDITION_FAILED", "IDEMPOTENCY_MISMATCH", "IN_DOUBT")
 REFUSALS: Final = ("invalid", "conflict", "capability", "denied")  # of one batch; other kinds end the import
 NO_REFUSALS: Final = ("STORE_NOT_FOUND", "STORE_TOO_NEW", "STORE_READ_ONLY")
+WHOLE: Final = ("changes", "preconditions")  # what a batch as a whole is refused under
 ELSEWHERE: Final = ("ATOMICITY_UNAVAILABLE", "NOT_FOUND")  # what a membership of another space is answered with
 
 
@@ -99,7 +100,7 @@ class Runner:
         try:
             done = await self._attempts(write, current)
         except AtomlogError as error:
-            if error.code != "BOUND_EXCEEDED" or len(current) == 1:
+            if not _is_too_large(error) or len(current) == 1:
                 raise
             if not self.split:
                 raise fail(error.code, f"{error.message}; --split writes it in parts", details=error.details) from None
@@ -161,6 +162,7 @@ class Runner:
     async def _pause(self, error: AtomlogError) -> None:
         self.summary.retries += 1
         if error.retry_after_ms:
+            self.say(f"waiting: {error.code}: {error.message}")
             await self.clock.sleep(error.retry_after_ms / 1_000)
         await self.store.settle()
 
@@ -168,6 +170,11 @@ class Runner:
 def _may_pass(error: AtomlogError) -> bool:
     """True when the same lines, compared again with the store, may be accepted."""
     return error.code in LOST_RACES or error.retry_after_ms is not None
+
+
+def _is_too_large(error: AtomlogError) -> bool:
+    """True when a batch of fewer lines may pass: the whole is over a bound, not one of its parts."""
+    return error.code == "BOUND_EXCEEDED" and any(detail.get("path") in WHOLE for detail in error.details)
 
 
 def _purged(error: AtomlogError, built: Built | None) -> frozenset[int]:

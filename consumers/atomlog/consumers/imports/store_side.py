@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from atomlog.consumers.imports.build import MEMBER_ROLE, MEMBERSHIP_SCHEMA, value_sha256
 from atomlog.consumers.imports.heads import Head, Membership, Memberships
+from atomlog.consumers.imports.lines import KIND
 from atomlog.consumers.store import AsyncStore
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ids import partition_of
@@ -14,7 +15,6 @@ from atomlog.projections.read.selectors import IDS_MAX, ByIds, Relations, Select
 PAGE_ROWS: Final = 1_000
 WAIT_SECONDS: Final = 600.0  # for ids and relations: after a kill they may have much to catch up with
 NOWHERE: Final = -1
-IMPORTED: Final = "imported"
 
 
 class StoreSide:
@@ -43,7 +43,7 @@ class StoreSide:
     async def memberships(self, member: bytes) -> Memberships:
         rows, position = await self._rows(Relations(target=member, role=MEMBER_ROLE))
         active = [row for row in rows if row.schema == MEMBERSHIP_SCHEMA and row.state == "active"]
-        made = (Membership(atom=row.atom, revision=row.revision, imported=row.kind == IMPORTED) for row in active)
+        made = (Membership(atom=row.atom, revision=row.revision, imported=row.kind == KIND) for row in active)
         return Memberships(active=tuple(made), position=position)
 
     async def value(self, atom: bytes) -> Any:
