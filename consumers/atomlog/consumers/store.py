@@ -27,6 +27,7 @@ from atomlog.kernel.settings import Settings
 from atomlog.kernel.times import parse_time
 from atomlog.projections.ids import Ids
 from atomlog.projections.read.page import Page
+from atomlog.projections.read.pins import Pins
 from atomlog.projections.read.reader import Reader, ReadOptions
 from atomlog.projections.read.receipts import ReadReceipt
 from atomlog.projections.read.refs import DEFAULT_SPACE, KeyHome
@@ -57,6 +58,7 @@ class AsyncStore:
             clock=parts.machine.clock,
             settings=parts.settings,
             catch_up=views.catch_up,
+            pins=Pins(parts.machine.clock, parts.settings.cursor_ttl_ms),
         )
 
     # -- opening and closing

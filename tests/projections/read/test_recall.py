@@ -106,6 +106,36 @@ def test_pages_of_a_recall_take_up_one_list_while_writes_go_on(world: World) -> 
     asyncio.run(run())
 
 
+def test_an_open_cursor_pins_the_manifest_that_its_rows_were_found_with(new_world: NewWorld) -> None:
+    """Until it expires: the same search can be made again, although a shard was renewed and its floor rose."""
+
+    async def run() -> None:
+        world = new_world(shard_rows=8)
+        world.log0.batch("notes", [create(f"d{n}", value=f"text {n}") for n in range(8)])
+        await world.follow()
+        page = await world.read(Recall(text="text 5"), limit=2)
+        assert page.continuation is not None
+        before, found_at = world.vectors.generation, page.receipt.observed()
+        world.log0.batch("notes", [retire(f"d{n}") for n in range(4)])
+        await world.follow()
+        assert world.vectors.generation > before
+        assert world.vectors.floors()[0] > found_at[0]
+        query = await world.encoders[SPACE.id].encode_query("text 5")
+        again = world.vectors.search(SPACE.id, query, 2, found_at, generation=before)
+        assert [hit.revision for hit in again.hits] == [row.revision for row in page.atoms]
+        rest = await world.read(Recall(text="text 5"), limit=20, continuation=page.continuation)
+        assert rest.atoms
+        assert rest.continuation is None
+        world.clock.us += world.settings.cursor_ttl_ms * 1_000
+        await world.read(Recall(text="text 5"), limit=1)
+        with pytest.raises(AtomlogError) as refused:
+            world.vectors.search(SPACE.id, query, 2, found_at)
+        assert refused.value.code == "CONSISTENCY_UNAVAILABLE"
+        assert world.vectors.pins == {world.vectors.generation: 1}
+
+    asyncio.run(run())
+
+
 def test_a_recall_is_as_of_any_position(world: World) -> None:
     async def run() -> None:
         world.log0.batch("notes", [create("a", value="text 1")])

@@ -19,6 +19,7 @@ from atomlog.projections.postings import Postings
 from atomlog.projections.read.indexes import IndexSet
 from atomlog.projections.read.journal import Journal
 from atomlog.projections.read.page import Page
+from atomlog.projections.read.pins import Pins
 from atomlog.projections.read.reader import Reader, ReadOptions
 from atomlog.projections.read.selectors import Selector
 from atomlog.projections.read.shelf import MemoryShelf, Shelf
@@ -97,6 +98,7 @@ class World:
     encoders: Mapping[str, Encoder] = field(default_factory=lambda: {SPACE.id: ScriptedEncoder(SPACE)})
     window: int = 1_000_000
     seed: str = "read"
+    shard_rows: int = 512
     on_catch_up: Callable[[Sequence[str], Positions], object] = lambda names, positions: None
     clock: HeldClock = field(default_factory=HeldClock)
 
@@ -120,7 +122,7 @@ class World:
             self.kvs["vectors"],
             partitions,
             spaces=[encoder.space for encoder in self.encoders.values()],
-            shard_rows=512,
+            shard_rows=self.shard_rows,
             directory=str(self.directory / "shards"),
             files=SystemFiles(),
             workers=InlineWorkers(),
@@ -144,6 +146,7 @@ class World:
             clock=self.clock,
             settings=self.settings,
             catch_up=self._catch_up,
+            pins=Pins(self.clock, self.settings.cursor_ttl_ms),
         )
 
     @property

@@ -22,11 +22,12 @@ from atomlog.projections.read.issue import PERMISSION_GENERATION, Answer, next_p
 from atomlog.projections.read.journal import Journal
 from atomlog.projections.read.page import Page
 from atomlog.projections.read.plans import home, open_source, plan, searched
+from atomlog.projections.read.pins import Pins
 from atomlog.projections.read.positions import MODES, SNAPSHOT, Asked, Chooser, Chosen, settled
 from atomlog.projections.read.receipts import ReadReceipt
 from atomlog.projections.read.refs import AtomRef
 from atomlog.projections.read.replay import Replayer, Verification
-from atomlog.projections.read.selectors import ByIds, History, Selector, check_selector, map_refs, selector_dict
+from atomlog.projections.read.selectors import ByIds, History, Recall, Selector, check_selector, map_refs, selector_dict
 from atomlog.projections.read.sources import not_found
 
 SESSION_CHARACTERS_MAX: Final = 128
@@ -67,6 +68,7 @@ class Reader:
     clock: Clock
     settings: Settings
     catch_up: CatchUp
+    pins: Pins
     consistency: str = SNAPSHOT
 
     async def read(self, selector: Selector, options: ReadOptions = DEFAULTS) -> Page:
@@ -94,6 +96,8 @@ class Reader:
             source = open_source(todo, indexes, chosen, limit)
             gathered = gather(source, indexes.ids, chosen.positions, limit)
             _check_found(selector, gathered)
+            if isinstance(selector, Recall) and indexes.vectors is not None and not source.finished:
+                self.pins.hold(indexes.vectors)
             # 4. The chain at each position, which proves the history that was read.
             generations = indexes.builds()
             chains = cursor.chains if cursor else await self._chains(chosen, indexes.ids)

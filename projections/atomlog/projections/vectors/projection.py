@@ -170,6 +170,11 @@ class Vectors(KvProjection):
         """Of the current manifest; 0 before the first shard."""
         return self._shelf.current.generation
 
+    @property
+    def pins(self) -> Mapping[int, int]:
+        """Pinned manifest generation → how often."""
+        return dict(self._shelf.pins)
+
     def pin(self, generation: int) -> None:
         """Keep a manifest generation searchable until as many `unpin`. CURSOR_EXPIRED when it is gone."""
         self._shelf.pin(generation)

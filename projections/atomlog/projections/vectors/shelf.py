@@ -60,6 +60,10 @@ class Shelf:
             return self._load(generation)
         return self._held[generation]
 
+    @property
+    def pins(self) -> Mapping[int, int]:
+        return self._pins
+
     def pin(self, generation: int) -> None:
         """Hold a generation until `unpin`, as often as it was pinned. CURSOR_EXPIRED when it is not kept any more."""
         self._held[generation] = self.manifest(generation)
