@@ -88,8 +88,9 @@ class Session:
             yield store
 
     def say_event(self, event: Event) -> None:
+        """Troubles in any case, the rest when asked for."""
         if self.verbose or is_trouble(event):
-            click.echo(jsontext.dumps(event), err=True)
+            click.echo(printable(jsontext.dumps(event).decode()), err=True)
 
 
 @contextmanager
