@@ -21,8 +21,8 @@ from atomlog.projections.read.indexes import CatchUp, Indexes, IndexSet
 from atomlog.projections.read.issue import PERMISSION_GENERATION, Answer, next_page
 from atomlog.projections.read.journal import Journal
 from atomlog.projections.read.page import Page
-from atomlog.projections.read.plans import home, open_source, plan, searched
 from atomlog.projections.read.pins import Pins
+from atomlog.projections.read.plans import home, open_source, plan, searched
 from atomlog.projections.read.positions import MODES, SNAPSHOT, Asked, Chooser, Chosen, settled
 from atomlog.projections.read.receipts import ReadReceipt
 from atomlog.projections.read.refs import AtomRef
