@@ -64,6 +64,20 @@ class OpenIndexes(Mapping[str, Attachment]):
             self.broken[name] = error
             parts.on_event({"event": "projection_broken", "projection": name, "error": error.to_dict()})
 
+    async def settle(self) -> None:
+        """Let what this process follows apply what the log holds now, for as long as a read would wait."""
+        parts = self._parts
+        ends = {partition: await parts.log.end(partition) - 1 for partition in range(parts.config.partitions)}
+        deadline_us = parts.machine.clock.monotonic_us() + parts.settings.read_timeout_ms * 1_000
+        for name, view in self._opened.items():
+            try:
+                if view.follower is not None:
+                    await view.wait_for(ends, deadline_us)
+            except AtomlogError as error:
+                if error.code != "INDEX_LAGGING":
+                    raise
+                parts.on_event({"event": "opened_behind", "projection": name, "error": error.to_dict()})
+
     def need(self, name: str) -> Attachment:
         """A projection that this process opened; the error of a broken one, CONSISTENCY_UNAVAILABLE for no such."""
         if name in self.broken:

@@ -23,6 +23,7 @@ from atomlog.consumers.writing import RawBatch, WriteSide
 from atomlog.kernel import model
 from atomlog.kernel.errors import fail
 from atomlog.kernel.ids import invalid, parse_id, parse_key, parse_name
+from atomlog.kernel.ports import Files
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.times import parse_time
 from atomlog.projections.ids import Ids
@@ -106,6 +107,9 @@ class AsyncStore:
         `projections`: those this process reads, and follows when nobody else does, unless not `follow`: then it waits
         for their followers, as beside `atomlog consume`. `read_only`: takes no lock, follows nothing, writes nothing.
 
+        Projections that this process follows have applied what the log held, unless that takes longer than
+        `read_timeout_ms`: then opening says so (`opened_behind`) and every read says how far behind it is.
+
         Raises:
             STORE_NOT_FOUND, STORE_TOO_NEW, STORE_READ_ONLY, STORE_LOCKED, CORRUPT, LOG_MISMATCH, LOG_DIVERGED,
             UPGRADE_REQUIRED: each with what it found and the way out.
@@ -115,7 +119,7 @@ class AsyncStore:
             if name not in PROJECTIONS:
                 raise invalid("projections", f"{name!r} is none of {', '.join(PROJECTIONS)}")
         files = machine.files
-        if create and not read_only and not (files.exists(directory) and files.list(directory)):
+        if create and not read_only and _is_absent_or_empty(files, directory):
             await cls.init(directory, master_key_file=master_key_file, machine=machine)
         config = StoreConfig.load(files, directory)
         parts = open_parts(
@@ -134,6 +138,7 @@ class AsyncStore:
             if not parts.read_only:
                 await writing.open()
             views = await OpenIndexes.open(parts, projections, may_follow=follow and not parts.read_only)
+            await views.settle()
             opening.pop_all()
         return cls(parts, writing, views, master_key_file)
 
