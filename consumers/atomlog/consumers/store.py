@@ -431,3 +431,10 @@ def _positions_of(receipt: model.WriteReceipt | Mapping[str, Any]) -> model.Posi
 
 def _receipt_id(receipt: str | ReadReceipt) -> bytes:
     return receipt.receipt if isinstance(receipt, ReadReceipt) else parse_id(receipt, "receipt")
+
+
+def _is_absent_or_empty(files: Files, directory: str) -> bool:
+    try:
+        return not files.exists(directory) or not files.list(directory)
+    except NotADirectoryError:
+        return False  # what it is instead is said when its configuration is looked for
