@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from atomlog.consumers.rebuild import first_error
 from atomlog.consumers.store import AsyncStore
 from atomlog.kernel.errors import AtomlogError
 
-BATCH = {
+BATCH: dict[str, Any] = {
     "space": "notes",
     "idempotency_key": "k1",
     "changes": [{"op": "create", "key": "a", "schema": "source", "value": {"text": "green tea"}}],
