@@ -315,6 +315,47 @@ def test_a_live_projection_that_still_embeds_is_waited_for(tmp_path: Path) -> No
     run(scenario())
 
 
+class Waits(Toy):
+    """A row of it waits for work until somebody does it, which only happens where it `works`."""
+
+    works = True
+
+    @property
+    def unfinished(self) -> int:
+        return int(self.kv.get(b"W") is None)
+
+    def digest(self, partition: int) -> bytes:
+        return super().digest(partition)[:-1] + (self.kv.get(b"W") or b"-")
+
+    async def step(self) -> bool:
+        if Waits.works and self.unfinished:
+            self.kv.write([(b"W", b"+")])
+        return False
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_live_projection_whose_work_nobody_does_is_not_called_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: bool
+) -> None:
+    async def scenario() -> None:
+        world = World.make(tmp_path)
+        end = await world.write(3)
+        kind = toy(of=Waits)
+        monkeypatch.setattr(Waits, "works", False)
+        follower = await start(world, kind)
+        await follower.wait_for({0: end - 1}, world.deadline_us())
+        await follower.close()
+        monkeypatch.setattr(Waits, "works", True)
+        report = await job(world, kind, swap=swap)
+        assert (report.equal, report.swapped, report.unequal_partitions) == (None, swap, ())
+        assert report.error is not None
+        assert report.error["code"] == "INDEX_LAGGING"
+        error = first_error([report])
+        assert (error is None) if swap else (error is not None and error.code == "INDEX_LAGGING")
+
+    run(scenario())
+
+
 # --- whole stores, in processes -----------------------------------------------------------------------------------
 
 

@@ -21,7 +21,7 @@ from atomlog.consumers.heads_projection import HeadsProjection
 from atomlog.consumers.place import check_place
 from atomlog.consumers.secondary import open_beside
 from atomlog.kernel.content import ContentOpener
-from atomlog.kernel.errors import AtomlogError
+from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.kv import u16
 from atomlog.kernel.model import Positions
 from atomlog.kernel.settings import Settings
@@ -57,8 +57,9 @@ class RebuildJob:
 class RebuildReport:
     """What came of it. `positions` are read positions; digests are hex.
 
-    `equal` and `digest_live` are None when there was no live projection to compare with; `content_digest` stands for
-    ids alone, and only where the content can be read. `error` says why there is no result, or why live is unreadable.
+    `equal` and `digest_live` are None when there was no live projection to compare with, `equal` also when the live one
+    was not finished; `content_digest` stands for ids alone, and only where the content can be read. `error` says why
+    there is no result, or why live is unreadable or not finished.
     """
 
     name: str
@@ -92,6 +93,7 @@ class _Live:
 
     handle: Handle | None = None
     error: AtomlogError | None = None
+    unfinished: int = 0  # rows that wait for work behind them, which nobody does now
 
 
 async def run_job(
@@ -199,7 +201,7 @@ async def _open_live(context: Context, directory: GenerationDirectory, kind: Pro
         if error.code not in ("CORRUPT", "LOG_DIVERGED", "STORE_TOO_NEW"):
             raise
         return _Live(error=error)
-    return _Live(handle=handle)
+    return _Live(handle=handle, unfinished=kind.unfinished(handle.projection))
 
 
 async def _settle(
@@ -227,17 +229,25 @@ async def _compared(
         except AtomlogError as failure:
             error = failure
     unequal = () if found is None else tuple(n for n, digest in enumerate(rebuilt) if digest != found[n])
+    equal = False if error is not None else None if found is None else not unequal
+    if unequal and live.unfinished:  # a difference that says nothing
+        equal, error, unequal = None, _unfinished(job.name, live.unfinished), ()
     return RebuildReport(
         name=job.name,
         positions=dict(target),
         rows=sum(build.projection.rows(partition) for partition in target),
         digest_live=None if found is None else _joined(found),
         digest_rebuilt=_joined(rebuilt),
-        equal=False if error is not None else None if found is None else not unequal,
+        equal=equal,
         content_digest=await _content_digest(build.projection, target, content),
         unequal_partitions=unequal,
         error=None if error is None else error.to_dict(),
     )
+
+
+def _unfinished(name: str, rows: int) -> AtomlogError:
+    message = f"projection {name}: {rows} rows wait to be embedded, and no process follows that would do it"
+    return fail("INDEX_LAGGING", f"{message}; open the store for a while, or run `atomlog rebuild {name}`")
 
 
 def _digests(projection: Projection) -> list[bytes]:

@@ -200,7 +200,7 @@ def _report(
 
 
 def _report_cells(report: RebuildReport) -> tuple[str, ...]:
-    verdict = {True: "equal", False: "UNEQUAL", None: "nothing to compare with"}[report.equal]
+    verdict = {True: "equal", False: "UNEQUAL", None: "not compared"}[report.equal]
     swapped = f"now {report.generation}" if report.swapped else "not exchanged"
     digest = (report.digest_rebuilt or "")[:16]
     where = f"at {positions(report.positions)}"
