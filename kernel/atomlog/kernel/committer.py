@@ -6,16 +6,17 @@ on. What happens when the log gives the records back is `settle`.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 from atomlog.kernel import model
 from atomlog.kernel.build import Builder, KeyMissing
 from atomlog.kernel.decide import Duplicate, Plan, Refused, decide
-from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.errors import fail
 from atomlog.kernel.heads import PENDING, Accepted, HeadView, stage_pending
 from atomlog.kernel.inflight import Appended, Ask, Group, Unread
 from atomlog.kernel.keys import KeyAllocator
+from atomlog.kernel.prepare import DigestKeys
 from atomlog.kernel.results import write_result
 from atomlog.kernel.tail import EffectiveRecord
 from atomlog.kernel.world import Term, World
@@ -23,14 +24,16 @@ from atomlog.schemas import codec
 from atomlog.schemas.batch import encode_batch
 from atomlog.schemas.record import Record
 
-RETRY_MS: Final = 100
+GROUP_KEYS_MAX: Final = 4_096  # content keys made ready for one group; one batch may have more
+GROUP_BYTES_MAX: Final = 8 * 1024 * 1024  # of the values; far below what a group of the log may have
 
 
 class Committer:
     """Takes asks, appends groups, answers from what is read back.
 
     `settled` reads the heads alone, `view` through the overlay of `unread`. `prepare_again` and `answer_stored` are
-    given asks that must wait for something; `doubt` is told of an append whose outcome is not known.
+    given asks that must wait for something; `doubt` is told of an append whose outcome is not known; `spawn` runs a
+    task of which no failure goes unseen.
     """
 
     def __init__(
@@ -43,9 +46,11 @@ class Committer:
         settled: HeadView,
         unread: Unread,
         allocator: KeyAllocator,
+        digest_keys: DigestKeys,
         prepare_again: Callable[[Ask], None],
         answer_stored: Callable[[Ask], None],
         doubt: Callable[[Exception], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"],
     ) -> None:
         self._world = world
         self._partition = partition
@@ -54,9 +59,11 @@ class Committer:
         self._settled = settled
         self._unread = unread
         self._allocator = allocator
+        self._digest_keys = digest_keys
         self._prepare_again = prepare_again
         self._answer_stored = answer_stored
         self._doubt = doubt
+        self._spawn = spawn
         self._queue: deque[Ask] = deque()
         self._wake = asyncio.Event()
         self._open = False
@@ -68,11 +75,6 @@ class Committer:
     def put(self, ask: Ask) -> None:
         self._queue.append(ask)
         self._wake.set()
-
-    def check_room(self) -> None:
-        """OVERLOADED when the queue is full."""
-        if len(self._queue) >= self._world.settings.queue_requests_max:
-            raise fail("OVERLOADED", f"{len(self._queue)} writes are waiting", retry_after_ms=RETRY_MS)
 
     def open(self) -> None:
         """The term is ours: commit what is queued."""
@@ -89,31 +91,38 @@ class Committer:
         self._queue.clear()
         return asks
 
+    async def appended(self) -> None:
+        """Until no append is under way."""
+        if self._appending is not None:
+            await asyncio.wait((self._appending,))
+
+    async def abandon(self) -> None:
+        """Give up the append under way, if one is. What it has sent may still arrive."""
+        if self._appending is not None:
+            self._appending.cancel()
+        await self.appended()
+
     async def run(self) -> None:
         """Commit groups while the term is ours. Ends only by cancellation."""
-        try:
-            while True:
-                await self._wake.wait()
-                if not self._open or not self._queue:
-                    self._wake.clear()
-                    continue
-                await asyncio.sleep(0)  # let every client that is ready now join the group
-                await self.commit()
-        finally:
-            if self._appending is not None:
-                self._appending.cancel()
+        while True:
+            await self._wake.wait()
+            if not self._open or not self._queue:
+                self._wake.clear()
+                continue
+            await asyncio.sleep(0)  # let every client that is ready now join the group
+            await self.commit()
 
     async def commit(self) -> None:
         """One group commit."""
-        # 0. Content keys are durable before their first use.
-        await self._allocator.reserve(sum(len(ask.prepared.request.changes) for ask in self._queue))
+        # 0. Content keys are durable before their first use. The term may be lost while they are made.
+        if not await self._reserve_keys() or not self._open:
+            return
         # 1. Check everything against heads ⊕ overlay, the sealed size included, before a seq is given.
         group = self._decide_group()
         # 2. Append each batch as one record, in order; one append at a time.
-        if self._appending is not None:
-            await self._appending
+        await self.appended()
         if group.records and group in self._unread and self._open:
-            self._appending = asyncio.create_task(self._append(group))
+            self._appending = self._spawn(self._append(group))
         # 3. Acknowledge only what this owner's own tail has read back as effective: `settle`.
         # 4. Drop the overlay when the whole group is read back, and answer its refusals: `settle`.
 
@@ -140,25 +149,54 @@ class Committer:
         group.bytes_total += len(value)
         return record
 
+    async def _reserve_keys(self) -> bool:
+        """Keys for the next group; False, with everything queued refused, when there are none to be had."""
+        wanted = 0
+        for ask in self._queue:
+            changes = len(ask.prepared.request.changes)
+            if wanted and wanted + changes > GROUP_KEYS_MAX:
+                break
+            wanted += changes
+        try:
+            await self._allocator.reserve(wanted)
+        except Exception as error:
+            while self._queue:
+                self._queue.popleft().refuse(error)
+            return False
+        return True
+
     def _decide_group(self) -> Group:
         """Decide queued asks in order until the group is full."""
         group = Group(term=self._term.state.term)
         self._unread.push(group)
         refused: list[Ask] = []
-        while self._queue and group.bytes_total < self._world.settings.group_bytes_max:
-            ask = self._queue.popleft()
-            decision = None if ask.question else decide(self._view, self._partition, ask.prepared, self._world.rules)
-            accepted = self._view.request(self._partition, ask.prepared.request_key)
-            if accepted is not None and (ask.question or isinstance(decision, Duplicate)):
-                self._duplicate(ask, accepted)
-            elif isinstance(decision, Plan):
-                self._build(group, ask, decision)
-            else:
-                refused.append(ask)
+        bytes_max = min(self._world.settings.group_bytes_max, GROUP_BYTES_MAX)
+        while self._queue and (not group.records or group.bytes_total < bytes_max):
+            if len(self._queue[0].prepared.request.changes) > self._allocator.ready:
+                break  # it came after keys were reserved
+            self._decide_one(group, self._queue.popleft(), refused)
         self._fence(group, refused)
         if not group.records:
             self._unread.drop(group)
         return group
+
+    def _decide_one(self, group: Group, ask: Ask, refused: list[Ask]) -> None:
+        prepared = ask.prepared
+        if prepared.digest_key_id != self._digest_keys.find(prepared.request.space):
+            self._prepare_again(ask)  # the term in which its key was drawn has ended, and the key with it
+            return
+        try:
+            decision = None if ask.question else decide(self._view, self._partition, prepared, self._world.rules)
+            accepted = self._view.request(self._partition, prepared.request_key)
+        except Exception as error:  # it is about this request, not about those beside it
+            ask.refuse(error)
+            return
+        if accepted is not None and (ask.question or isinstance(decision, Duplicate)):
+            self._duplicate(ask, accepted)
+        elif isinstance(decision, Plan):
+            self._build(group, ask, decision)
+        else:
+            refused.append(ask)
 
     def _build(self, group: Group, ask: Ask, plan: Plan) -> None:
         now_us = self._world.clock.now_us()
@@ -171,11 +209,11 @@ class Committer:
         except KeyMissing:
             self._prepare_again(ask)
             return
-        except AtomlogError as error:
+        except Exception as error:
             ask.refuse(error)
             return
         record = self.add_record(group, "Batch", value)
-        group.blobs += built.blobs
+        group.blobs += [(ask, blob) for blob in built.blobs]
         group.writes[record.seq] = Appended(ask, built.batch)
         stage_pending(self._view, group.layer, self._partition, built.batch)
         self._term.last_us = recorded_at_us
@@ -208,13 +246,17 @@ class Committer:
 
     def _decide_refused(self, ask: Ask) -> None:
         """The final word on a refusal, on the state that is read back."""
-        if ask.question:
-            if self._settled.request(self._partition, ask.prepared.request_key) is None:
-                ask.tell(model.Outcome(state="never", term=self._term.state.term))
-            else:
-                self._answer_stored(ask)
+        try:
+            if ask.question:
+                if self._settled.request(self._partition, ask.prepared.request_key) is None:
+                    ask.tell(model.Outcome(state="never", term=self._term.state.term))
+                else:
+                    self._answer_stored(ask)
+                return
+            decision = decide(self._settled, self._partition, ask.prepared, self._world.rules)
+        except Exception as error:
+            ask.refuse(error)
             return
-        decision = decide(self._settled, self._partition, ask.prepared, self._world.rules)
         if isinstance(decision, Refused):
             ask.refuse(decision.error)
         else:
@@ -223,12 +265,20 @@ class Committer:
     async def _append(self, group: Group) -> None:
         try:
             async with asyncio.timeout(self._world.timeout_s):
-                for blob in group.blobs:
-                    await self._world.blobs.put(blob)
+                await self._put_blobs(group)
                 await self._world.log.append(self._partition, group.records)
         except Exception as error:  # whatever it was, the records may be there now, later, or never
             self.latch()
             self._doubt(error)
+
+    async def _put_blobs(self, group: Group) -> None:
+        """A blob is durable before the batch that names it; when it cannot be, nothing of the group is in the log."""
+        for ask, blob in group.blobs:
+            try:
+                await self._world.blobs.put(blob)
+            except Exception as error:
+                ask.refuse(error)
+                raise
 
     def _check_size(self, value: bytes) -> None:
         limit = self._world.rules.bounds.batch_bytes_max

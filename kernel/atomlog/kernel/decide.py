@@ -45,7 +45,8 @@ class Assigned:
 class Prepared:
     """A request with every fact about it that cannot change.
 
-    `texts` holds the NFC bytes of each accepted source revision that origins name, None where it has no text.
+    `texts` holds the NFC bytes of each source revision that origins name and that was known then, None where it has
+    no text.
     `inputs` holds what the receipts of a change read, by the change's path. `failures` are receipts and handles
     that could not be resolved.
     """
@@ -351,6 +352,9 @@ class _Case:
             revision = self._revision(origin.revision, source, f"{path}.revision", failures)
             if len(failures) > before:
                 continue
+            if not isinstance(origin.revision, model.Alias) and revision not in self._prepared.texts:
+                failures.append(_unconfirmed(f"{path}.revision", "revision", revision))
+                continue
             text = self._source_text(origin.revision, revision)
             problem = "the source revision has no text" if text is None else check_span(text, origin.start, origin.end)
             if text is None or problem is not None:
@@ -362,7 +366,7 @@ class _Case:
 
     def _source_text(self, ref: model.RevisionRef, revision: bytes) -> bytes | None:
         if not isinstance(ref, model.Alias):
-            return self._prepared.texts.get(revision)
+            return self._prepared.texts[revision]
         index = self._aliases[ref.name]
         change = self._request.changes[index]
         if isinstance(change, model.Retire):
@@ -378,7 +382,7 @@ class _Case:
         policy = self._policy(index, change)
         read = self._prepared.inputs.get(change.path, NO_INPUTS).versions
         made_from = [(f"{change.path}.provenance.receipts", version.atom) for version in read]
-        made_from += [(f"{change.path}.origins", origin.source) for origin in self._origins[index]]
+        made_from += [(f"{change.path}.origins[{n}]", self.atom(one.source)) for n, one in enumerate(change.origins)]
         failures: list[Detail] = []
         for path, atom in made_from:
             found = self._policy_of(atom)

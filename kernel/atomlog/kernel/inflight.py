@@ -3,13 +3,16 @@
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Final
 
 from atomlog.kernel import model
 from atomlog.kernel.decide import Prepared
-from atomlog.kernel.errors import AtomlogError
+from atomlog.kernel.errors import fail
 from atomlog.kernel.heads import HeadView
 from atomlog.schemas.batch import Batch
 from atomlog.schemas.record import Record
+
+RETRY_MS: Final = 100
 
 Answer = model.WriteResult | model.Outcome
 
@@ -29,9 +32,12 @@ class Ask:
             answer = model.WriteResult(results=result.results, receipt=result.receipt, replayed=replayed)
             ask._set(model.Outcome(state="accepted", result=answer) if ask.question else answer)
 
-    def refuse(self, error: AtomlogError) -> None:
+    def refuse(self, error: Exception) -> None:
+        """The error to who writes; to who only asks, that nothing is known."""
         for ask in (self, *self.joined):
-            if not ask.answer.done():
+            if ask.question:
+                ask.tell(model.Outcome(state="unknown"))
+            elif not ask.answer.done():
                 ask.answer.set_exception(error)
 
     def tell(self, outcome: model.Outcome) -> None:
@@ -40,6 +46,48 @@ class Ask:
     def _set(self, answer: Answer) -> None:
         if not self.answer.done():
             self.answer.set_result(answer)
+
+
+Scope = tuple[str, str, str]  # space, principal, idempotency key
+
+
+class InHand:
+    """The answers that are owed to writers, by scope: bounded in number and in bytes of what they ask for."""
+
+    def __init__(self, *, requests_max: int, bytes_max: int) -> None:
+        self._requests_max = requests_max
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._count = 0
+        self._answers: dict[Scope, set[asyncio.Future[Answer]]] = {}
+
+    def take_in(self, scope: Scope, size_bytes: int) -> "asyncio.Future[Answer]":
+        """A new answer; OVERLOADED when too much waits. A single request is never too much."""
+        if self._count >= self._requests_max or (self._count and self._bytes + size_bytes > self._bytes_max):
+            message = f"{self._count} writes of {self._bytes} bytes are waiting"
+            raise fail("OVERLOADED", message, retry_after_ms=RETRY_MS)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._answers.setdefault(scope, set()).add(answer)
+        self._count += 1
+        self._bytes += size_bytes
+        answer.add_done_callback(lambda done: self._forget(scope, size_bytes, done))
+        return answer
+
+    def of(self, scope: Scope) -> "set[asyncio.Future[Answer]]":
+        return self._answers.get(scope, set())
+
+    def all(self) -> "list[asyncio.Future[Answer]]":
+        return [answer for answers in self._answers.values() for answer in answers]
+
+    def _forget(self, scope: Scope, size_bytes: int, done: "asyncio.Future[Answer]") -> None:
+        answers = self._answers[scope]
+        answers.discard(done)
+        if not answers:
+            del self._answers[scope]
+        self._count -= 1
+        self._bytes -= size_bytes
+        if not done.cancelled():
+            done.exception()  # perhaps nobody waits for it any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +108,7 @@ class Group:
     term: int
     records: list[Record] = field(default_factory=list)
     writes: dict[int, Appended] = field(default_factory=dict)  # by seq
-    blobs: list[bytes] = field(default_factory=list)
+    blobs: list[tuple[Ask, bytes]] = field(default_factory=list)
     layer: dict[bytes, bytes] = field(default_factory=dict)
     refused: list[Ask] = field(default_factory=list)
     left: int = 0
@@ -90,18 +138,18 @@ class Unread:
     def push(self, group: Group) -> None:
         """Open a group: what it stages is seen from now on."""
         self._groups.append(group)
-        self._view.layers.append(group.layer)
+        self._lay()
 
     def drop(self, group: Group) -> None:
         """Close a group: it was read back whole and what it staged is in the heads, or it is empty."""
         self._groups.remove(group)
-        self._view.layers.remove(group.layer)
+        self._lay()
 
     def clear(self) -> list[Ask]:
         """Give up the overlay; the caller answers the asks that were in it, or decides them again."""
         asks = [ask for group in self._groups for ask in group.asks()]
         self._groups.clear()
-        self._view.layers.clear()
+        self._lay()
         return asks
 
     def find(self, seq: int, term: int) -> Group | None:
@@ -127,3 +175,6 @@ class Unread:
                     if data[16:32] == revision:
                         return data
         return None
+
+    def _lay(self) -> None:
+        self._view.layers = [group.layer for group in self._groups]

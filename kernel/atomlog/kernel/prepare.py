@@ -3,6 +3,7 @@
 All waiting of a write before its decision happens here, so that `decide` stays pure.
 """
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -11,24 +12,54 @@ from atomlog.kernel import model
 from atomlog.kernel.content import ContentOpener, Opened
 from atomlog.kernel.decide import Assigned, Prepared
 from atomlog.kernel.errors import AtomlogError, Detail, fail
-from atomlog.kernel.heads import PENDING, HeadView, RevisionPlace
+from atomlog.kernel.heads import HeadView
 from atomlog.kernel.ids import uuid7
-from atomlog.kernel.keys import KeyRing
+from atomlog.kernel.keys import KeyAllocator, KeyRing
 from atomlog.kernel.ports import Clock, Log, Randomness, Receipts
+from atomlog.kernel.results import read_effective
 from atomlog.kernel.sealing import request_digest, request_key
-from atomlog.kernel.tail import EffectiveRecord
-from atomlog.schemas.record import Record
 from atomlog.schemas.revision import Inputs
 
 GATHERED_CODES: Final = ("RECEIPT_EXPIRED", "NOT_FOUND", "KEY_UNAVAILABLE", "PURGED", "INVALID_INPUT")
+_DRAWN_MAX: Final = 1_024
+
+
+class DigestKeys:
+    """The key of each space that digests of its requests are made with: the one in use, or one drawn for a new space.
+
+    A drawn key counts in the term it was drawn in, until a batch of the space is appended; `clear` ends that.
+    """
+
+    def __init__(self, view: HeadView, partition: int, allocator: KeyAllocator) -> None:
+        self._view = view
+        self._partition = partition
+        self._allocator = allocator
+        self._drawn: OrderedDict[str, bytes] = OrderedDict()
+
+    def find(self, space: str) -> bytes | None:
+        return self._view.digest_key(self._partition, space) or self._drawn.get(space)
+
+    def draw(self, space: str) -> None:
+        """Draw one if there is none and a key is ready."""
+        if self.find(space) is None and self._allocator.ready:
+            self._drawn[space] = self._allocator.take()[0]
+            if len(self._drawn) > _DRAWN_MAX:
+                self._drawn.popitem(last=False)
+
+    def clear(self) -> None:
+        self._drawn.clear()
 
 
 @dataclass(slots=True)
 class Preparer:
-    """Prepares the writes of one partition. `unread` finds a revision that is appended and not yet read back."""
+    """Prepares the writes of one partition. `unread` finds a revision that is appended and not yet read back.
+
+    `settled` reads the heads alone, `view` through the overlay.
+    """
 
     partition: int
     view: HeadView
+    settled: HeadView
     log: Log
     ring: KeyRing
     content: ContentOpener
@@ -85,31 +116,26 @@ class Preparer:
                 if isinstance(origin.revision, model.Alias) or origin.revision in texts:
                     continue
                 try:
-                    texts[origin.revision] = await self._text(origin.revision)
+                    data = await self._revision_bytes(origin.revision)
+                    if data is not None:
+                        texts[origin.revision] = await self._text(data)
                 except AtomlogError as error:
                     failures.append(_failure(f"{change.path}.origins[{n}].revision", error))
         return texts
 
     async def _text(self, revision: bytes) -> bytes | None:
-        place = self.view.revision(self.partition, revision)
-        if place is None:
-            return None  # the decision reports it as a reference that could not be confirmed
-        opened = await self.content.open(await self._revision_bytes(place, revision))
+        opened = await self.content.open(revision)
         if not isinstance(opened, Opened):
             raise fail("KEY_UNAVAILABLE", f"the source revision cannot be read: {opened.reason}")
         return opened.text_bytes
 
-    async def _revision_bytes(self, place: RevisionPlace, revision: bytes) -> bytes:
-        if place.position == PENDING:
-            unread = self.unread(revision)
-            if unread is not None:
-                return unread
-            place = self.view.revision(self.partition, revision) or place
-        found = await self.log.read(place.partition, place.position, bytes_max=1)
-        record = found[0].record
-        assert isinstance(record, Record)
-        batch = EffectiveRecord(position=place.position, record=record, chain=record.chain).batch()
-        return batch.revisions[place.index]
+    async def _revision_bytes(self, revision: bytes) -> bytes | None:
+        """None when it is not known: the decision reports it as a reference that could not be confirmed."""
+        place = self.settled.revision(self.partition, revision)
+        if place is None:
+            return self.unread(revision)
+        record = await read_effective(self.log, place.partition, place.position)
+        return record.batch().revisions[place.index]
 
     async def _inputs(self, request: model.WriteRequest, failures: list[Detail]) -> Mapping[str, Inputs]:
         inputs: dict[str, Inputs] = {}

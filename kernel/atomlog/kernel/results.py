@@ -1,8 +1,12 @@
 """The result of an accepted write, from its batch as it stands in the log."""
 
 from atomlog.kernel import model
+from atomlog.kernel.decide import mismatch
 from atomlog.kernel.errors import fail
+from atomlog.kernel.heads import HeadView
+from atomlog.kernel.keys import KeyRing
 from atomlog.kernel.ports import Log
+from atomlog.kernel.sealing import request_digest, request_key
 from atomlog.kernel.tail import EffectiveRecord
 from atomlog.schemas.batch import Batch
 from atomlog.schemas.record import Record
@@ -31,3 +35,38 @@ async def read_effective(log: Log, partition: int, position: int) -> EffectiveRe
     if not isinstance(record, Record):
         raise fail("CORRUPT", f"partition {partition}, position {position}: the record that was applied is gone")
     return EffectiveRecord(position=position, record=record, chain=record.chain)
+
+
+class Stored:
+    """Results of requests that were accepted before, as the heads say and the log holds them."""
+
+    def __init__(self, settled: HeadView, partition: int, log: Log, ring: KeyRing) -> None:
+        self._settled = settled
+        self._partition = partition
+        self._log = log
+        self._ring = ring
+
+    async def find(self, request: model.WriteRequest, principal: str, *, same: bool = True) -> model.WriteResult | None:
+        """The result of a request among the records that are read back; takes nothing and changes nothing.
+
+        IDEMPOTENCY_MISMATCH when the key came with another request, unless not `same`: then only the key counts.
+        """
+        digest_key = self._settled.digest_key(self._partition, request.space)
+        if digest_key is None:
+            return None
+        key = await self._ring.key(digest_key)
+        accepted = self._settled.request(self._partition, request_key(key, principal, request.idempotency_key))
+        if accepted is None:
+            return None
+        if same and accepted.digest != request_digest(key, request.canonical):
+            raise mismatch(request.idempotency_key)
+        return await self._at(request, accepted.position)
+
+    async def of_key(self, request: model.WriteRequest, request_key: bytes) -> model.WriteResult | None:
+        """The same, of a request whose key is computed."""
+        accepted = self._settled.request(self._partition, request_key)
+        return None if accepted is None else await self._at(request, accepted.position)
+
+    async def _at(self, request: model.WriteRequest, position: int) -> model.WriteResult:
+        record = await read_effective(self._log, self._partition, position)
+        return write_result(request, self._partition, record.batch(), record, replayed=True)

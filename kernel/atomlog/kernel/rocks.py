@@ -4,6 +4,7 @@ Raw mode only (the other one pickles). Recovery tolerates a torn tail of the wri
 bit in it. Iterators of the binding end quietly on a corrupt block, so every scan ends with a look at the status.
 """
 
+import errno
 import os
 import threading
 from collections.abc import Generator, Iterator, Sequence
@@ -102,12 +103,22 @@ class RocksKv:
             batch.delete(key)
         for key, value in puts:
             batch.put(key, value)
-        self._database.write(batch, self._write_options)
+        try:
+            self._database.write(batch, self._write_options)
+        except DbClosedError:
+            raise
+        except Exception as error:
+            raise self._unwritable(error) from None
 
     def sync(self) -> None:
         """Everything written is durable on return; releases the interpreter lock while it waits."""
         with self._syncing:
-            self._database.flush_wal(sync=True)
+            try:
+                self._database.flush_wal(sync=True)
+            except DbClosedError:
+                raise
+            except Exception as error:
+                raise self._unwritable(error) from None
 
     def catch_up(self) -> None:
         if not self._writable:
@@ -125,7 +136,10 @@ class RocksKv:
         for scan in list(self._scans):
             scan.close()
         with self._syncing:
-            self._database.close()
+            try:
+                self._database.close()
+            except Exception as error:
+                raise self._unwritable(error) from None
 
     def _check_end(self, cursor: RdictIter) -> None:
         try:
@@ -135,6 +149,14 @@ class RocksKv:
 
     def _corrupt(self, error: Exception) -> Exception:
         return fail("CORRUPT", f"{self._path}: {error}")
+
+    def _unwritable(self, error: Exception) -> Exception:
+        """Nothing of a write is there: the disk is at fault (OSError), or what stands on it."""
+        text = str(error)
+        if "Corruption" in text:
+            return self._corrupt(error)
+        full = "No space" in text or "Quota" in text
+        return OSError(errno.ENOSPC if full else errno.EIO, text, self._path)
 
 
 def open_primary(path: str, *, block_cache_bytes: int) -> RocksKv:

@@ -12,6 +12,7 @@ class Settings:
 
     group_bytes_max: int = 1024 * 1024
     queue_requests_max: int = 10_000
+    queue_bytes_max: int = 64 * 1024 * 1024
     write_timeout_ms: int = 30_000
     read_timeout_ms: int = 10_000
     owner_socket_timeout_ms: int = 30_000

@@ -1,14 +1,12 @@
 """The write path on the in-memory log: what is acknowledged counts, what is refused was refused rightly."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from atomlog.kernel.bounds import Bounds
-from atomlog.kernel.commit_rule import INITIAL, Effective, Genesis, Void, fold
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ids import format_id, keyed_id
 from atomlog.kernel.kv import MemoryKv
@@ -17,9 +15,8 @@ from atomlog.kernel.log.memory import MemoryLog, MemoryLogServer
 from atomlog.kernel.owner import Owner
 from atomlog.kernel.ports import LogRecord
 from atomlog.kernel.results import read_effective
+from tests.kernel.owner.support import HASTY, claimed, code_of, revise, server, settle, verdicts
 from tests.support.kernel_world import (
-    LOG_ID,
-    QUICK,
     Bench,
     batch,
     create,
@@ -30,50 +27,6 @@ from tests.support.kernel_world import (
     sharing,
     write,
 )
-
-HASTY = replace(QUICK, write_timeout_ms=150)
-
-
-def server() -> MemoryLogServer:
-    return MemoryLogServer(log_id=LOG_ID, partitions=1)
-
-
-def verdicts(log: MemoryLogServer) -> tuple[list[str], dict[str, int]]:
-    """Kinds of the effective records, and void records by reason, folded anew from the start."""
-    genesis = Genesis(log_id=LOG_ID, partition=0, partitions=1)
-    state, kinds, voids = INITIAL, [], Counter[str]()
-    for entry in log.records(0):
-        verdict = fold(state, entry.record, genesis, entry.position)
-        if isinstance(verdict, Effective):
-            state = verdict.state
-            kinds.append(str(entry.record.kind))
-        else:
-            assert isinstance(verdict, Void)
-            voids[verdict.reason] += 1
-    return kinds, dict(voids)
-
-
-async def claimed(bench: Bench) -> Owner:
-    owner = await bench.owner()
-    await owner.claim()
-    return owner
-
-
-async def code_of(work: object) -> str:
-    try:
-        await work  # type: ignore[misc]
-    except AtomlogError as error:
-        return error.code
-    return "accepted"
-
-
-async def settle(times: int = 50) -> None:
-    for _ in range(times):
-        await asyncio.sleep(0)
-
-
-def revise(name: str, expected: bytes, text: str) -> dict[str, object]:
-    return {"op": "revise", "atom": f"key:{name}", "expected": format_id(expected), "value": {"text": text}}
 
 
 def test_a_write_is_acknowledged_only_after_the_own_tail_has_read_it_back() -> None:
@@ -265,7 +218,7 @@ def test_each_fault_of_a_batch_leaves_the_expected_voids_and_every_write_once(fa
         await settle()
         assert verdicts(log)[1] == VOIDS_OF_A_BATCH[fault]
         assert verdicts(log)[0].count("Batch") == 2
-        assert dict(owner._tail.voids) == VOIDS_OF_A_BATCH[fault], "the owner counts what a new reader counts"
+        assert dict(owner.place().voids) == VOIDS_OF_A_BATCH[fault], "the owner counts what a new reader counts"
         await owner.close()
 
     run(scenario())

@@ -1,0 +1,23 @@
+"""Tests that are coroutines, each in an event loop of its own. A conftest imports the hook."""
+
+import asyncio
+import inspect
+
+import pytest
+
+DEADLINE_SECONDS = 60.0  # only ends a test that has failed
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    test = pyfuncitem.obj
+    if not inspect.iscoroutinefunction(test):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+
+    async def bounded() -> None:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await test(**arguments)
+
+    asyncio.run(bounded())
+    return True
