@@ -8,10 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from atomlog.kernel.errors import AtomlogError
+from atomlog.kernel.kv import MemoryKv
 from atomlog.projections.ids import Ids, Row
 from tests.projections.brute import Brute, Version
 from tests.projections.histories import MEMBERSHIPS, NAMES, histories
-from tests.projections.stores import NewKv
+from tests.projections.stores import NewKv, Watched
 from tests.support.batches import START_US, STEP_US, LogBuilder, atom_id, create, retire, revise
 
 ATOMS = [atom_id(name) for name in (*NAMES, *MEMBERSHIPS, "never")]
@@ -146,3 +147,21 @@ def test_two_revisions_of_one_atom_in_a_batch_are_corruption(new_kv: NewKv) -> N
     log.batch("notes", [create("a"), revise("a")])
     with new_kv() as kv, pytest.raises(AtomlogError, match="CORRUPT"):
         Ids(kv, 1).apply(0, log.records, log.checkpoint)
+
+
+def test_a_reader_that_catches_up_between_two_looks_sees_each_revision_once() -> None:
+    log = LogBuilder()
+    log.batch("notes", [create("a")])
+    log.batch("notes", [revise("a")])
+    log.batch("notes", [revise("a")])
+    before, after = MemoryKv(), MemoryKv()
+    Ids(before, 1).apply(0, log.records[:3], log.checkpoints[3])
+    Ids(after, 1).apply(0, log.records, log.checkpoint)
+
+    class CaughtUpMeanwhile(Watched):
+        def get(self, key: bytes) -> bytes | None:
+            return before.get(key)  # the head, which is looked at first
+
+    ids = Ids(CaughtUpMeanwhile(after), 1)
+    found = ids.history(atom_id("a"), {0: 2}, limit=9)
+    assert [row.position for row in found] == [1, 2]

@@ -1,7 +1,7 @@
 """The postings, held against a brute-force model at every position above the floor."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import product
 
@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from atomlog.kernel.errors import AtomlogError
+from atomlog.kernel.kv import MemoryKv
 from atomlog.kernel.ports import Kv
 from atomlog.projections.bitmaps import Bitmap
 from atomlog.projections.postings import ACTIVE, Has, InGroup, Postings, Refers, Selection, Term
@@ -102,6 +103,22 @@ def test_every_facet_is_exact_at_every_position(new_kv: NewKv, logs: Sequence[Lo
             for at in range(-1, log.end):
                 check_position(postings, brute, log.partition, at)
             assert postings.verify(log.partition) == postings.rows(log.partition)
+
+
+@given(logs=histories(records=12), each=st.integers(1, 4))
+@few
+def test_what_is_newest_is_exact_while_records_are_applied(
+    new_kv: NewKv, logs: Sequence[LogBuilder], each: int
+) -> None:
+    (log,) = logs
+    brute = Brute()
+    with new_kv() as kv:
+        postings = Postings(kv, 1, window=WINDOW)
+        for start in range(0, len(log.records), each):
+            records = log.records[start : start + each]
+            brute.apply(0, records)
+            postings.apply(0, records, log.checkpoints[records[-1].position + 1])
+            check_position(postings, brute, 0, records[-1].position)
 
 
 @given(logs=histories(records=20), each=st.integers(1, 5), window=st.integers(0, 6))
@@ -198,10 +215,13 @@ def test_a_member_by_two_memberships_stays_until_both_are_retired(new_kv: NewKv)
     for name in ("m2", "m1", "m3"):
         log.batch("notes", [retire(name)])
     log.batch("notes", [revise("m1"), revise("m2")])
+    expected = [0, 0, 1, 1, 1, 1, 0, 1]
     with new_kv() as kv:
-        postings, _ = applied(kv, [log], each=1)
-        counts = [len(postings.members(atom_id("g"), 0, at)) for at in range(log.end)]
-        assert counts == [0, 0, 1, 1, 1, 1, 0, 1]
+        postings = Postings(kv, 1, window=WINDOW)
+        for record, count in zip(log.records, expected, strict=True):
+            postings.apply(0, [record], log.checkpoints[record.position + 1])
+            assert len(postings.members(atom_id("g"), 0, record.position)) == count
+        assert [len(postings.members(atom_id("g"), 0, at)) for at in range(log.end)] == expected
 
 
 def test_a_membership_that_moves_inside_one_batch_leaves_the_other_group_alone(new_kv: NewKv) -> None:
@@ -247,13 +267,45 @@ def test_old_changes_below_the_floor_are_dropped(new_kv: NewKv) -> None:
     assert many[PAGE] == few_[PAGE]
 
 
+def test_a_read_during_which_the_floor_passes_it_is_refused_and_not_wrong() -> None:
+    """On a secondary that catches up between two looks: the old changes that the second one needs may be gone."""
+    log = LogBuilder()
+    log.batch("notes", [create(f"a{index}") for index in range(40)])
+    log.batch("notes", [retire(f"a{index}") for index in range(40)])
+    for _ in range(4):
+        log.fence()
+    kv = MemoryKv()
+    writer = Postings(kv, 1, window=3)
+    writer.apply(0, log.records[:3], log.checkpoints[3])
+
+    class CatchingUp(Watched):
+        def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+            for pair in self.kv.scan(start, stop):
+                yield pair
+                if writer.checkpoint(0) != log.checkpoint:
+                    writer.apply(0, log.records[3:], log.checkpoint)
+
+    reader = Postings(CatchingUp(kv), 1, window=3)
+    with pytest.raises(AtomlogError, match=r"CONSISTENCY_UNAVAILABLE: .* position 3 and later, not 1;"):
+        reader.facet("state", "active", 0, 1)
+
+
 def test_a_floor_does_not_come_back_down_when_the_window_grows(new_kv: NewKv) -> None:
     log = LogBuilder()
     for index in range(10):
         log.batch("notes", [create(f"a{index}")])
     with new_kv() as kv:
         applied(kv, [log], window=2)
-        assert Postings(kv, 1, window=WINDOW).floors() == {0: log.end - 3}
+        floor = log.end - 3
+        log.batch("notes", [create("b")])
+        wider = Postings(kv, 1, window=6)
+        assert wider.floors() == {0: floor}
+        wider.apply(0, log.records[-1:], log.checkpoint)
+        assert wider.floors() == {0: floor}
+        for _ in range(6):
+            log.fence()
+        wider.apply(0, log.records[-6:], log.checkpoint)
+        assert wider.floors() == {0: log.end - 1 - 6}
 
 
 def test_a_facet_that_postings_do_not_have_is_refused(new_kv: NewKv) -> None:

@@ -14,7 +14,7 @@ the partition, kept in **pages** of 2^16. Keys, each with the partition (u16) be
 ``f``  (nothing)                          the floor u64; absent = all the way down; not content
 =====  =================================  ==================================================================
 
-Up to `SMALL_MAX` members are a sorted list of u16, more are a roaring bitmap of ordinals (`small` is then 0xFFFF).
+Up to `SMALL_MAX` members are a list of u16 in any order, more are a roaring bitmap of ordinals (`small` is 0xFFFF).
 A change is `position × 2 + added` u64 ‖ low half of the ordinal u16. The newest change of a page always stands in the
 page, so that a reader knows from it alone whether the page is what it was at an earlier position. A page that has
 become empty stays, so that the rows depend on what happened and not on how it was grouped.
@@ -116,17 +116,16 @@ def single_page(event: Event) -> bytes:
 
 
 def appended(raw: bytes, event: Event, floor: int) -> bytes | None:
-    """A small page with one member more behind its last; None when it takes more than appending."""
+    """A small page with one member more; None when it takes more than appending."""
     packed, _ = event
     count, small = _PAGE_HEAD.unpack_from(raw)
     if count == INLINE_CHANGES_MAX or small >= SMALL_MAX or not is_added(packed):
         return None
     members_at = _PAGE_HEAD.size + count * CHANGE_BYTES
-    low = packed[8:]
-    if (small and raw[-2:] >= low) or (count and position_of(raw[_PAGE_HEAD.size :]) <= floor):
+    if count and position_of(raw[_PAGE_HEAD.size :]) <= floor:
         return None
     return b"".join(
-        (_PAGE_HEAD.pack(count + 1, small + 1), raw[_PAGE_HEAD.size : members_at], packed, raw[members_at:], low)
+        (_PAGE_HEAD.pack(count + 1, small + 1), raw[_PAGE_HEAD.size : members_at], packed, raw[members_at:], packed[8:])
     )
 
 
