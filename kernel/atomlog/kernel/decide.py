@@ -425,15 +425,15 @@ class _Case:
             changed = self._view.range_changed(
                 self._partition, self._request.space, guard.role, self.atom(guard.target)
             )
-            return self._since(guard.path, guard.unchanged_since, changed, "the range")
+            return self._since(guard.path, "unchanged_since", guard.unchanged_since, changed, "the range")
         if isinstance(guard, model.ScopeUnchanged):
             changed = self._view.scope_changed(self._partition, self._request.space, guard.schema)
-            return self._since(guard.path, guard.unchanged_since, changed, "the scope")
+            return self._since(guard.path, "unchanged_since", guard.unchanged_since, changed, "the scope")
         atom = self.atom(guard.atom)
         head = self._view.head(self._partition, atom)
         current = None if head is None else head.clear.revision_id
         if isinstance(guard, model.HeadUnchanged) and isinstance(guard.since, int):
-            return self._since(guard.path, guard.since, -1 if head is None else head.position, "the head")
+            return self._since(guard.path, "since", guard.since, -1 if head is None else head.position, "the head")
         wanted = None
         if isinstance(guard, model.HeadIs):
             wanted = guard.revision
@@ -446,11 +446,11 @@ class _Case:
         found = {"atom": format_id(atom), "expected": _text(wanted), "head": _text(current)}
         return [detail(guard.path, "PRECONDITION_FAILED", message, **found)]
 
-    def _since(self, path: str, since: int, changed: int, what: str) -> list[Detail]:
+    def _since(self, path: str, field: str, since: int, changed: int, what: str) -> list[Detail]:
         applied = self._view.place(self._partition).checkpoint.position - 1
         if since > applied:
             message = f"position {since} is after the last one, {applied}; give a position that was read"
-            return [detail(f"{path}.unchanged_since", "INVALID_INPUT", message)]
+            return [detail(f"{path}.{field}", "INVALID_INPUT", message)]
         if changed <= since:
             return []
         shown = {"unchanged_since": since} | ({"changed": changed} if changed <= applied else {})
