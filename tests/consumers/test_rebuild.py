@@ -416,6 +416,18 @@ def test_every_projection_of_a_store_is_verified_and_rebuilt_beside_its_follower
     run(scenario())
 
 
+def test_modules_that_lie_in_the_working_directory_are_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        world = World.make(tmp_path)
+        await world.write(3)
+        (tmp_path / "copy.py").write_text("raise SystemExit('ran a stranger')\n")
+        monkeypatch.chdir(tmp_path)
+        [report] = await rebuild(world.root, ["ids"], settings=QUICK)
+        assert (report.error, report.swapped) == (None, True)
+
+    run(scenario())
+
+
 def test_heads_are_verified_beside_their_user_and_rebuilt_only_without_one(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = await whole_store(tmp_path, partitions=2)

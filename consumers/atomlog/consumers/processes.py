@@ -2,10 +2,13 @@
 
 import os
 import sys
+from typing import Final
 
 from atomlog.kernel.system import process_id
 
-__all__ = ["absolute", "interpreter", "process_id", "processors"]
+__all__ = ["SAFE_PATH", "absolute", "interpreter", "process_id", "processors"]
+
+SAFE_PATH: Final = "-P"  # of the interpreter: modules in the working directory are nobody's business
 
 
 def processors() -> int:

@@ -21,7 +21,7 @@ from atomlog.consumers.generations import GenerationDirectory
 from atomlog.consumers.heads_projection import HeadsProjection
 from atomlog.consumers.kinds import RocksKind
 from atomlog.consumers.parts import Parts, open_parts, projection_kinds
-from atomlog.consumers.processes import interpreter
+from atomlog.consumers.processes import SAFE_PATH, interpreter
 from atomlog.consumers.rebuild_job import RebuildJob, RebuildReport, run_job
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel import jsontext
@@ -72,7 +72,7 @@ class RebuildProcess:
     async def _started(self) -> Process:
         if self._process is None or self._process.returncode is not None:
             self._process = await asyncio.create_subprocess_exec(
-                interpreter(), "-m", MODULE, stdin=PIPE, stdout=PIPE, limit=LINE_BYTES_MAX
+                interpreter(), SAFE_PATH, "-m", MODULE, stdin=PIPE, stdout=PIPE, limit=LINE_BYTES_MAX
             )
         return self._process
 

@@ -2,13 +2,13 @@
 
 import asyncio
 import hashlib
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from atomlog.consumers.demo.importing import accepted_from_the_start, import_file, notes
+from atomlog.consumers.processes import SAFE_PATH, interpreter
 from atomlog.consumers.rebuild import rebuild
 from atomlog.consumers.store import AsyncStore
 from atomlog.kernel.errors import AtomlogError, fail
@@ -307,7 +307,8 @@ async def _end(store: AsyncStore) -> int:
 async def _kill_import(directory: str, path: str) -> int:
     """Start an import in another process, kill it after some writes; the writes that it saw acknowledged."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
+        interpreter(),
+        SAFE_PATH,
         "-m",
         "atomlog.consumers.demo.child",
         directory,
