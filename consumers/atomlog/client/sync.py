@@ -2,14 +2,18 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from atomlog.consumers.quote import Quote
+from atomlog.consumers.rebuild_job import RebuildReport
 from atomlog.consumers.status import Status
-from atomlog.consumers.store import AsyncStore, Id
+from atomlog.consumers.store import AsyncStore
+from atomlog.consumers.store_arguments import Id
+from atomlog.consumers.store_config import StoreConfig
 from atomlog.consumers.writing import RawBatch
+from atomlog.kernel.ids import invalid
 from atomlog.kernel.model import Outcome, WriteResult
 from atomlog.projections.read.page import Page
 from atomlog.projections.read.receipts import ReadReceipt
@@ -24,10 +28,16 @@ class _Loop:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="atomlog-store", daemon=True)
         self._thread.start()
+        self._changing = threading.Lock()
+        self._closed = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`; an interrupt here cancels it there."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        """The result of `work`; an interrupt here cancels it there. INVALID_INPUT after `close`."""
+        with self._changing:
+            if self._closed:
+                work.close()
+                raise invalid("store", "the store is closed")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
@@ -35,6 +45,12 @@ class _Loop:
             raise
 
     def close(self) -> None:
+        """End the thread. What other threads still wait for is cancelled, so that they do not wait for ever."""
+        with self._changing:
+            if self._closed:
+                return
+            self._closed = True
+        asyncio.run_coroutine_threadsafe(_cancel_the_others(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -50,22 +66,40 @@ class Store:
         self._closed = False
 
     @classmethod
+    def init(cls, directory: str, **options: Any) -> StoreConfig:
+        """Make a store in an absent or empty directory. See `AsyncStore.init`."""
+        loop = _Loop()
+        try:
+            return loop.run(AsyncStore.init(directory, **options))
+        finally:
+            loop.close()
+
+    @classmethod
     def open(cls, directory: str, **options: Any) -> "Store":
         """Open a store, making it when the directory is absent or empty. See `AsyncStore.open`."""
         loop = _Loop()
         try:
-            return cls(loop, loop.run(AsyncStore.open(directory, **options)))
+            return cls(loop, loop.run(_opened(directory, options)))
         except BaseException:
             loop.close()
             raise
 
     def close(self) -> None:
+        """Answer what is in hand, make everything durable, release every lock."""
         if not self._closed:
             self._closed = True
             try:
                 self._loop.run(self._store.close())
             finally:
                 self._loop.close()
+
+    @property
+    def directory(self) -> str:
+        return self._store.directory
+
+    @property
+    def config(self) -> StoreConfig:
+        return self._store.config
 
     def __enter__(self) -> Self:
         return self
@@ -134,3 +168,36 @@ class Store:
     def wait_until_current(self, timeout_s: float = 10.0) -> None:
         """Until every projection has applied what the log holds now."""
         self._loop.run(self._store.wait_until_current(timeout_s))
+
+    def rebuild(self, names: Sequence[str] | None = None, **options: Any) -> list[RebuildReport]:
+        """Build projections anew beside the live ones, compare, and exchange."""
+        return self._loop.run(self._store.rebuild(names, **options))
+
+    def verify(self, names: Sequence[str] | None = None, **options: Any) -> list[RebuildReport]:
+        """`rebuild` without exchanging anything."""
+        return self._loop.run(self._store.verify(names, **options))
+
+    def content_digest(self) -> str:
+        """A digest of all content and its history that two stores share which were fed the same, in hex."""
+        return self._loop.run(self._store.content_digest())
+
+    def log_dump(self, partition: int | None = None) -> Iterator[dict[str, Any]]:
+        """Every record with its verdict: effective, or void and why."""
+        records = self._store.log_dump(partition)
+        while (record := self._loop.run(_next(records))) is not None:
+            yield record
+
+
+async def _opened(directory: str, options: Mapping[str, Any]) -> AsyncStore:
+    return await AsyncStore.open(directory, **options)
+
+
+async def _next(records: AsyncIterator[dict[str, Any]]) -> dict[str, Any] | None:
+    return await anext(records, None)
+
+
+async def _cancel_the_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from atomlog.consumers.store import AsyncStore, Id
+from atomlog.consumers.store import AsyncStore
+from atomlog.consumers.store_arguments import Id
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.ids import format_id
 from atomlog.kernel.model import WriteResult

@@ -13,16 +13,18 @@ from atomlog.consumers.content_digest import content_digest
 from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.indexes import OpenIndexes
 from atomlog.consumers.log_dump import log_dump
+from atomlog.consumers.opening import Opening
 from atomlog.consumers.parts import PROJECTIONS, Machine, Parts, create_store, open_parts
 from atomlog.consumers.quote import Quote, read_quote
 from atomlog.consumers.rebuild import Progress, rebuild
 from atomlog.consumers.rebuild_job import RebuildReport
 from atomlog.consumers.status import Status, store_status
+from atomlog.consumers.store_arguments import Id, id_list, positions_of, receipt_id, timeout_ms
 from atomlog.consumers.store_config import SHARD_ROWS, VECTOR_SPACES, StoreConfig
 from atomlog.consumers.writing import RawBatch, WriteSide
 from atomlog.kernel import model
 from atomlog.kernel.errors import fail
-from atomlog.kernel.ids import invalid, parse_id, parse_key, parse_name
+from atomlog.kernel.ids import invalid, parse_key, parse_name
 from atomlog.kernel.ports import Files
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.times import parse_time
@@ -35,9 +37,6 @@ from atomlog.projections.read.refs import DEFAULT_SPACE, KeyHome
 from atomlog.projections.read.selectors import Selector, parse_selector
 
 OPEN_SECONDS: Final = 10.0
-
-Id = str | bytes | Mapping[str, Any]
-"""An atom: UUID text, `key:TEXT`, `RECEIPT#a1`, `{"key", "space", "policy"}`, or 16 raw bytes."""
 
 
 class AsyncStore:
@@ -89,7 +88,7 @@ class AsyncStore:
         )
 
     @classmethod
-    async def open(
+    def open(
         cls,
         directory: str,
         *,
@@ -101,8 +100,8 @@ class AsyncStore:
         follow: bool = True,
         machine: Machine | None = None,
         on_event: OnEvent = log_event,
-    ) -> "AsyncStore":
-        """Open a store, making it first when `create` and the directory is absent or empty.
+    ) -> "Opening[AsyncStore]":
+        """Open a store, making it first when `create` and the directory is absent or empty: await it, or enter it.
 
         `projections`: those this process reads, and follows when nobody else does, unless not `follow`: then it waits
         for their followers, as beside `atomlog consume`. `read_only`: takes no lock, follows nothing, writes nothing.
@@ -115,32 +114,36 @@ class AsyncStore:
             UPGRADE_REQUIRED: each with what it found and the way out.
         """
         machine = machine or Machine()
-        for name in projections:
-            if name not in PROJECTIONS:
-                raise invalid("projections", f"{name!r} is none of {', '.join(PROJECTIONS)}")
-        files = machine.files
-        if create and not read_only and _is_absent_or_empty(files, directory):
-            await cls.init(directory, master_key_file=master_key_file, machine=machine)
-        config = StoreConfig.load(files, directory)
-        parts = open_parts(
-            directory,
-            config,
-            settings=settings or Settings(),
-            master_key_file=master_key_file,
-            read_only=read_only,
-            machine=machine,
-            on_event=on_event,
-        )
-        async with AsyncExitStack() as opening:
-            opening.push_async_callback(parts.close)
-            writing = WriteSide(parts)
-            opening.push_async_callback(writing.close)
-            if not parts.read_only:
-                await writing.open()
-            views = await OpenIndexes.open(parts, projections, may_follow=follow and not parts.read_only)
-            await views.settle()
-            opening.pop_all()
-        return cls(parts, writing, views, master_key_file)
+
+        async def opened() -> AsyncStore:
+            for name in projections:
+                if name not in PROJECTIONS:
+                    raise invalid("projections", f"{name!r} is none of {', '.join(PROJECTIONS)}")
+            files = machine.files
+            if create and not read_only and _is_absent_or_empty(files, directory):
+                await cls.init(directory, master_key_file=master_key_file, machine=machine)
+            config = StoreConfig.load(files, directory)
+            parts = open_parts(
+                directory,
+                config,
+                settings=settings or Settings(),
+                master_key_file=master_key_file,
+                read_only=read_only,
+                machine=machine,
+                on_event=on_event,
+            )
+            async with AsyncExitStack() as opening:
+                opening.push_async_callback(parts.close)
+                writing = WriteSide(parts)
+                opening.push_async_callback(writing.close)
+                if not parts.read_only:
+                    await writing.open()
+                views = await OpenIndexes.open(parts, projections, may_follow=follow and not parts.read_only)
+                await views.settle()
+                opening.pop_all()
+            return cls(parts, writing, views, master_key_file)
+
+        return Opening(opened())
 
     async def close(self) -> None:
         """Answer what is in hand, make everything durable, release every lock."""
@@ -200,8 +203,7 @@ class AsyncStore:
         **options: Any,
     ) -> Page:
         """Atoms by id: heads, or as of `at` / `as_of`, or one `revision`. NOT_FOUND for a single one that is absent."""
-        wanted = list(ids) if isinstance(ids, list | tuple) else [ids]
-        selector = {"type": "ids", "ids": wanted} | ({} if revision is None else {"revision": revision})
+        selector = {"type": "ids", "ids": id_list(ids)} | ({} if revision is None else {"revision": revision})
         return await self.read(selector, space=space, policy=policy, **options)
 
     async def history(self, atom: Id, *, space: str = DEFAULT_SPACE, policy: str | None = None, **options: Any) -> Page:
@@ -232,9 +234,9 @@ class AsyncStore:
         self,
         group: Id,
         *,
-        and_: Sequence[Id] = (),
-        or_: Sequence[Id] = (),
-        not_: Sequence[Id] = (),
+        and_: Id | Sequence[Id] = (),
+        or_: Id | Sequence[Id] = (),
+        not_: Id | Sequence[Id] = (),
         include_retired: bool = False,
         space: str = DEFAULT_SPACE,
         policy: str | None = None,
@@ -244,9 +246,9 @@ class AsyncStore:
         selector = {
             "type": "members",
             "group": group,
-            "and": list(and_),
-            "or": list(or_),
-            "not": list(not_),
+            "and": id_list(and_),
+            "or": id_list(or_),
+            "not": id_list(not_),
             "include_retired": include_retired,
         }
         return await self.read(selector, space=space, policy=policy, **options)
@@ -304,27 +306,28 @@ class AsyncStore:
             consistency=consistency,
             at=at,
             as_of_us=None if as_of is None else parse_time(as_of, "as_of"),
-            at_least=None if at_least is None else _positions_of(at_least),
+            at_least=None if at_least is None else positions_of(at_least),
             limit=limit,
             continuation=continuation,
-            timeout_ms=None if timeout_s is None else int(timeout_s * 1_000),
+            timeout_ms=timeout_ms(timeout_s),
             session=session,
         )
         return await self._reader.read(parsed, options)
 
     async def receipt(self, receipt: str | ReadReceipt) -> ReadReceipt:
         """A receipt by its id. RECEIPT_EXPIRED when it is not kept (any more)."""
-        return (await self._parts.journal.receipt(_receipt_id(receipt)))[0]
+        self._check_open()
+        return (await self._parts.journal.receipt(receipt_id(receipt)))[0]
 
     async def replay(self, receipt: str | ReadReceipt) -> Page:
         """The page of a receipt again, the same bytes, without searching."""
         self._check_open()
-        return await self._reader.replay(_receipt_id(receipt))
+        return await self._reader.replay(receipt_id(receipt))
 
     async def verify_receipt(self, receipt: str | ReadReceipt) -> Any:
         """Search again at the receipt's positions and report the overlap."""
         self._check_open()
-        return await self._reader.verify(_receipt_id(receipt))
+        return await self._reader.verify(receipt_id(receipt))
 
     async def quote(
         self, atom: Id, n: int = 0, *, space: str = DEFAULT_SPACE, policy: str | None = None, **options: Any
@@ -348,10 +351,12 @@ class AsyncStore:
 
     async def status(self) -> Status:
         """Per partition: end, term, owner, batches. Per projection: position, lag, health."""
+        self._check_open()
         return await store_status(self._parts, self._writing, self._views)
 
     async def wait_until_current(self, timeout_s: float = 10.0) -> None:
         """Until every projection of this process has applied what the log holds now; INDEX_LAGGING otherwise."""
+        self._check_open()
         log = self._parts.log
         ends = {partition: await log.end(partition) - 1 for partition in range(self.config.partitions)}
         deadline_us = self._parts.machine.clock.monotonic_us() + int(timeout_s * 1_000_000)
@@ -417,20 +422,6 @@ class AsyncStore:
     def _check_open(self) -> None:
         if self._closed:
             raise invalid("store", "the store is closed")
-
-
-def _positions_of(receipt: model.WriteReceipt | Mapping[str, Any]) -> model.Positions:
-    """The place to wait for: a write receipt as an object or as JSON."""
-    if isinstance(receipt, model.WriteReceipt):
-        return {receipt.partition: receipt.position}
-    partition, position = receipt.get("partition"), receipt.get("position")
-    if type(partition) is not int or type(position) is not int:
-        raise invalid("at_least", "must be a write receipt with partition and position")
-    return {partition: position}
-
-
-def _receipt_id(receipt: str | ReadReceipt) -> bytes:
-    return receipt.receipt if isinstance(receipt, ReadReceipt) else parse_id(receipt, "receipt")
 
 
 def _is_absent_or_empty(files: Files, directory: str) -> bool:

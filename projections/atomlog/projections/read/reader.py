@@ -159,7 +159,8 @@ class Reader:
         check_selector(selector)
         if options.consistency not in (None, *MODES):
             raise invalid("consistency", f"must be one of {', '.join(MODES)}")
-        given = [name for name in ("at", "as_of_us", "at_least") if getattr(options, name) is not None]
+        asked = {"at": options.at, "as_of": options.as_of_us, "at_least": options.at_least}
+        given = [name for name, value in asked.items() if value is not None]
         if len(given) > 1:
             raise invalid(given[1], f"{given[0]} already says which state to read; give one of them")
         if options.continuation is not None and (given or options.consistency is not None):

@@ -1,0 +1,46 @@
+"""What callers of a store pass, in the forms that they may pass it: checked, and made into one form."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from atomlog.kernel.ids import invalid, parse_id
+from atomlog.kernel.model import Positions, WriteReceipt
+from atomlog.projections.read.receipts import ReadReceipt
+
+Id = str | bytes | Mapping[str, Any]
+"""An atom: UUID text, `key:TEXT`, `RECEIPT#a1`, `{"key", "space", "policy"}`, or 16 raw bytes."""
+
+TIMEOUT_S_MAX: Final = 86_400.0
+
+
+def id_list(ids: Id | Sequence[Id]) -> list[Any]:
+    """One id or several, as a list: a single text is one id, not its characters."""
+    if isinstance(ids, str | bytes | Mapping) or not isinstance(ids, Sequence):
+        return [ids]
+    return list(ids)
+
+
+def timeout_ms(timeout_s: Any) -> int | None:
+    """Seconds as milliseconds. INVALID_INPUT for what is no length of time."""
+    if timeout_s is None:
+        return None
+    if not isinstance(timeout_s, int | float) or not math.isfinite(timeout_s) or not 0 <= timeout_s <= TIMEOUT_S_MAX:
+        raise invalid("timeout_s", f"{timeout_s!r:.40} must be a number of seconds from 0 to {TIMEOUT_S_MAX:.0f}")
+    return int(timeout_s * 1_000)
+
+
+def positions_of(receipt: Any) -> Positions:
+    """The place to wait for: a write receipt as an object or as JSON."""
+    if isinstance(receipt, WriteReceipt):
+        return {receipt.partition: receipt.position}
+    found = receipt if isinstance(receipt, Mapping) else {}
+    partition, position = found.get("partition"), found.get("position")
+    if type(partition) is not int or type(position) is not int:
+        raise invalid("at_least", "must be a write receipt with partition and position")
+    return {partition: position}
+
+
+def receipt_id(receipt: str | ReadReceipt) -> bytes:
+    """The id of a receipt that is given as itself or by its id."""
+    return receipt.receipt if isinstance(receipt, ReadReceipt) else parse_id(receipt, "receipt")
