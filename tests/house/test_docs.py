@@ -2,24 +2,31 @@
 
 import ast
 import dataclasses
+import importlib
 import importlib.metadata
 import re
+import types
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import click
 import pytest
 
 from atomlog.consumers.cli.main import main
+from atomlog.consumers.events import TROUBLES
+from atomlog.kernel import bounds
 from atomlog.kernel.errors import CODES
 from atomlog.kernel.settings import Settings
-from tests.house.tree import ROOT, markdown_files
+from tests.house.tree import ROOT, SOURCE_ROOTS, markdown_files, python_files
 
 FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 INLINE_CODE = re.compile(r"`[^`\n]*`")
 LINK = re.compile(r"\[[^\]]*\]\(<?([^)>\s]+)>?(?:\s+\"[^\"]*\")?\)")
 HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
 COMMAND_HEADING = re.compile(r"^#{2,4} `(atomlog(?: [a-z0-9-]+)*)`$", re.MULTILINE)
+ERROR_HEADING = re.compile(r"^### `([A-Z_]+)`$", re.MULTILINE)
+TEXT_BLOCK = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| `([^`]+)` \|(.*)\|$", re.MULTILINE)
 
 
@@ -43,6 +50,25 @@ def sections(page: str) -> dict[str, str]:
 
 def page(name: str) -> str:
     return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+@cache
+def sources(without: str) -> str:
+    """All Python of the four source roots but one file."""
+    files = [path for root in SOURCE_ROOTS for path in python_files(root) if not path.match(f"*/{without}")]
+    return "\n".join(path.read_text(encoding="utf-8") for path in files)
+
+
+@cache
+def messages() -> frozenset[str]:
+    """Every text in the sources, `…` standing for what is filled in."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(sources("no file"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.add(node.value)
+        elif isinstance(node, ast.JoinedStr):
+            found.add("".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values))
+    return frozenset(found)
 
 
 def rows(text: str, cells: int) -> list[tuple[str, ...]]:
@@ -77,14 +103,61 @@ def test_every_setting_is_documented_with_its_default() -> None:
     assert documented == {field.name: field.default for field in dataclasses.fields(Settings)}
 
 
-def test_every_error_code_is_documented_with_its_kind_and_exit_code() -> None:
-    documented = {code: tuple(rest) for code, *rest in rows(page("errors.md"), 3) if code.isupper()}
-    assert documented == {code: (spec.error.kind, str(spec.exit_code)) for code, spec in CODES.items()}
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Settings)])
+def test_every_setting_is_used(name: str) -> None:
+    assert re.search(rf"settings\.{name}\b", sources("kernel/settings.py"))
+
+
+def test_every_bound_of_a_write_is_documented_with_its_value() -> None:
+    write = page("bounds.md").partition("## Elsewhere")[0]
+    documented = {name: ast.literal_eval(value) for name, value in rows(write, 2)}
+    constants = {name: value for name, value in vars(bounds).items() if name.isupper()}
+    assert documented == {field.name: field.default for field in dataclasses.fields(bounds.Bounds)} | constants
+
+
+@pytest.mark.parametrize("name", [*(field.name for field in dataclasses.fields(bounds.Bounds)), *dir(bounds)])
+def test_every_bound_of_a_write_is_used(name: str) -> None:
+    if not name.startswith("_") and not isinstance(getattr(bounds, name, None), type | types.ModuleType):
+        assert re.search(rf"\b{name}\b", sources("kernel/bounds.py"))
+
+
+def test_every_other_documented_bound_is_that_of_its_module() -> None:
+    elsewhere = rows(page("bounds.md").partition("## Elsewhere")[2], 3)
+    documented = {(module.strip("`"), name): ast.literal_eval(value) for name, value, module in elsewhere}
+    found = {(module, name): getattr(importlib.import_module(f"atomlog.{module}"), name) for module, name in documented}
+    assert documented == found
+
+
+def test_every_error_code_is_documented_with_its_kind_exit_code_and_meaning() -> None:
+    documented = {code: tuple(rest) for code, *rest in rows(page("errors.md"), 4) if code.isupper()}
+    assert documented == {code: (spec.error.kind, str(spec.exit_code), spec.meaning) for code, spec in CODES.items()}
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_error_code_has_a_section_whose_examples_are_messages_of_the_program(code: str) -> None:
+    split = ERROR_HEADING.split(page("errors.md"))
+    section = dict(zip(split[1::2], split[2::2], strict=True)).get(code)
+    assert section is not None, f"docs/errors.md has no heading '### `{code}`'"
+    examples = [line for block in TEXT_BLOCK.findall(section) for line in block.splitlines()]
+    assert examples or "Nothing in this version raises it." in section
+    parts = [part.strip(" .:;,()") for example in examples for part in re.split("…|; |, and ", example)]
+    unknown = [part for part in parts if len(part) > 3 and not any(part in message for message in messages())]
+    assert not unknown, f"no message of the program has {unknown}"
 
 
 def test_every_kind_of_error_is_explained() -> None:
     explained = {name for name, _ in rows(page("errors.md"), 2) if name.islower()}
     assert explained == {spec.error.kind for spec in CODES.values()}
+
+
+def test_every_trouble_that_is_said_unasked_is_explained() -> None:
+    section = page("operations.md").partition("### Troubles")[2].partition("\n## ")[0]
+    assert {name for name, _ in rows(section, 2)} == TROUBLES
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    listed = {target for target in LINK.findall(page("README.md")) if "/" not in target}
+    assert listed == {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
 
 
 @pytest.mark.parametrize("path", markdown_files(), ids=lambda path: str(path.relative_to(ROOT)))
