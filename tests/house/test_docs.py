@@ -27,6 +27,7 @@ HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*#*$", re.MULTILINE)
 COMMAND_HEADING = re.compile(r"^#{2,4} `(atomlog(?: [a-z0-9-]+)*)`$", re.MULTILINE)
 ERROR_HEADING = re.compile(r"^### `([A-Z_]+)`$", re.MULTILINE)
 TEXT_BLOCK = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+GLOSSARY_WORD = re.compile(r"^\| \*\*([^*]+)\*\* \|", re.MULTILINE)
 ROW = re.compile(r"^\| `([^`]+)` \|(.*)\|$", re.MULTILINE)
 
 
@@ -153,6 +154,11 @@ def test_every_kind_of_error_is_explained() -> None:
 def test_every_trouble_that_is_said_unasked_is_explained() -> None:
     section = page("operations.md").partition("### Troubles")[2].partition("\n## ")[0]
     assert {name for name, _ in rows(section, 2)} == TROUBLES
+
+
+def test_the_glossary_is_sorted_and_has_each_word_once() -> None:
+    words = GLOSSARY_WORD.findall(page("glossary.md"))
+    assert words == sorted(set(words))
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from atomlog.client import Store
 from atomlog.kernel import heads
-from atomlog.schemas import batch, codec, revision
+from atomlog.schemas import batch, codec, record, revision
 from tests.house.tree import ROOT
 
 PAGE = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
@@ -99,3 +99,22 @@ def _pattern(path: str) -> re.Pattern[str]:
     """A path of the table: `<…>` stands for a part of a name, `/` at the end for everything below."""
     text = "".join(r"[^/]+" if part.startswith("<") else re.escape(part) for part in re.split(r"(<[^>]+>)", path))
     return re.compile(text if path.endswith("/") else rf"{text}(?:-(?:wal|shm|journal))?$")
+
+
+def test_the_schemas_of_the_commit_rule_are_these() -> None:
+    rule = (ROOT / "docs/commit-rule.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"\| `([A-Z]\w+)` \| `([0-9a-f]{16})` (?=\|)", rule))
+    assert told == {kind: codec.current(kind).fingerprint.hex() for kind in codec.KIND_SCHEMAS}
+
+
+def test_the_worked_example_of_the_commit_rule_is_right() -> None:
+    rule = (ROOT / "docs/commit-rule.md").read_text(encoding="utf-8")
+    example = rule.partition("## Check your implementation")[2]
+    rule_, kind, term, owner, seq, schema, chain, value, after = re.findall(r"`([0-9a-f]{4,})`", example)
+    names = ("rule", "kind", "term", "owner", "seq", "schema", "chain")
+    headers = dict(zip(names, map(bytes.fromhex, (rule_, kind, term, owner, seq, schema, chain)), strict=True))
+    claim = record.parse(list(headers.items()), bytes.fromhex(value))
+    assert isinstance(claim, record.Record)
+    assert record.chain_after(record.ZERO16, claim).hex() == after
+    found = codec.decode(claim.value, "Claim")
+    assert (found["log_id"], found["partitions"], found["node"], found["pid"]) == (bytes(range(64, 80)), 1, "local", 7)
