@@ -17,12 +17,17 @@ TROUBLES: Final = frozenset(
         "closed_under_a_reader",
         "follower_failed",
         "generation_lost",
+        "heads_failed",
+        "heads_sync_failed",
+        "in_doubt",
+        "ownership_lost",
         "promotion_failed",
         "quarantined",
         "repair_search_failed",
         "stopped",
         "swap_failed",
         "watchdog_restart",
+        "writes_stopped",
     }
 )
 

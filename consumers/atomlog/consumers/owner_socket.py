@@ -3,12 +3,13 @@
 A message is `u32 BE length ‖ JSON`. A request is `{"id", "op", …}`, its answer `{"id", "ok": true, "result"}` or
 `{"id", "ok": false, "error"}` with the error of `AtomlogError.to_dict`. Answers come in any order.
 
-The socket is made with mode 0600 and the peer's user is checked. A path of a socket has at most 108 bytes, so both
-sides go through the directory's descriptor.
+The socket is made with mode 0600, and both sides check that the other one is the same user. A path of a socket has at
+most 108 bytes, so both go through the directory's descriptor.
 """
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import os
 import socket
@@ -37,27 +38,33 @@ class OwnerServer:
         self._directory = directory
         self._handler = handler
         self._server: asyncio.Server | None = None
+        self._closing = False
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Listen. The caller holds the store's lock, so a socket that is there belongs to nobody."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{self._directory}/{NAME}")
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        """Listen. The caller holds the store's lock, so a socket that is there belongs to nobody.
+
+        Raises STORE_READ_ONLY, or STORE_LOCKED where the file system has no sockets.
+        """
         try:
-            os.fchmod(listening.fileno(), 0o600)  # the mode of the socket file follows the descriptor's at bind
-            listening.bind(f"/proc/self/fd/{descriptor}/{NAME}")
-        finally:
-            os.close(descriptor)
-        os.chmod(f"{self._directory}/{NAME}", 0o600)
+            listening = _bound(self._directory)
+        except OSError as error:
+            path = f"{self._directory}/{NAME}"
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise fail("STORE_READ_ONLY", f"{path} cannot be made: {error.strerror}") from None
+            message = f"{path} cannot be made ({error.strerror}): other processes could not reach this one"
+            raise fail("STORE_LOCKED", f"{message}. Put the store on a local disk") from None
         self._server = await asyncio.start_unix_server(self._connected, sock=listening)
 
     async def close(self) -> None:
+        """Stop listening and end every connection; what is asked and not answered may still be carried out."""
+        self._closing = True
         if self._server is None:
             return
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self._directory}/{NAME}")
+        for _ in range(3):
+            await asyncio.sleep(0)  # who has just connected becomes known: asyncio would leave it open
         self._server.close()
         for connection in list(self._connections):
             connection.cancel()
@@ -65,20 +72,21 @@ class OwnerServer:
         await self._server.wait_closed()
         self._server = None
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Known from the first moment: a task that asyncio makes is not, until it runs."""
+        task = asyncio.create_task(self._converse(reader, writer))
         self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+        task.add_done_callback(lambda _: writer.transport.abort())
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if _peer_uid(writer) == os.getuid():
+            if not self._closing and peer_uid(writer) == os.getuid():
                 await self._serve(reader, writer)
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the peer went away, or this server closes
-        finally:
-            self._connections.discard(task)
             writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+            await writer.wait_closed()
+        except OSError:
+            pass  # the peer went away
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         room = asyncio.Semaphore(REQUESTS_MAX)
@@ -86,7 +94,7 @@ class OwnerServer:
             while True:
                 try:
                     message = await _receive(reader)
-                except (asyncio.IncompleteReadError, OSError):
+                except OSError:
                     return  # requests that are being worked on are finished; their outcome is in the log
                 await room.acquire()
                 task = answering.create_task(self._answer(message, writer))
@@ -97,12 +105,18 @@ class OwnerServer:
             answer: Message = {"id": message.get("id"), "ok": True, "result": await self._handler(message)}
         except AtomlogError as error:
             answer = {"id": message.get("id"), "ok": False, "error": error.to_dict()}
+        except Exception as error:  # a bug: told to the one who asked, not to those beside it
+            unknown = fail("IN_DOUBT", f"the owner failed on this request: {type(error).__name__}: {error}")
+            answer = {"id": message.get("id"), "ok": False, "error": unknown.to_dict()}
         with contextlib.suppress(OSError):
             await _send(writer, answer)
 
 
 class OwnerConnection:
-    """A connection to the process that holds the store. ConnectionError when there is none, or it broke."""
+    """A connection to the process that holds the store. ConnectionError when there is none, or it broke.
+
+    It belongs to the process that opened it: two that share a connection would take each other's answers.
+    """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
@@ -112,6 +126,7 @@ class OwnerConnection:
 
     @classmethod
     async def open(cls, directory: str) -> "OwnerConnection":
+        """STORE_LOCKED when the process that listens is another user's."""
         connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connecting.setblocking(False)
         try:
@@ -128,6 +143,11 @@ class OwnerConnection:
         except BaseException:
             connecting.close()
             raise
+        owner, own = peer_uid(writer), os.getuid()
+        if owner != own:
+            writer.transport.abort()
+            message = f"the process that holds {directory} runs as user {owner}, this one as user {own}"
+            raise fail("STORE_LOCKED", f"{message}. Write as that user, or end that process")
         return cls(reader, writer)
 
     @property
@@ -151,31 +171,58 @@ class OwnerConnection:
                 return await answer
         finally:
             del self._waiting[number]
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # perhaps it came while the request was still being sent
 
     async def close(self) -> None:
         self._receiving.cancel()
         await asyncio.gather(self._receiving, return_exceptions=True)
-        self._writer.close()
+        self._writer.transport.abort()  # not `close`: it waits for an owner that does not read
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 
     async def _receive(self, reader: asyncio.StreamReader) -> None:
+        why = "the owner went away before it answered"
         try:
             while True:
-                message = await _receive(reader)
-                answer = self._waiting.get(message["id"])
-                if answer is None or answer.done():
-                    continue
-                if message["ok"]:
-                    answer.set_result(message["result"])
-                else:
-                    answer.set_exception(from_dict(message["error"]))
-        except (OSError, asyncio.IncompleteReadError):
+                self._take(await _receive(reader))
+        except OSError:
             pass
+        except Exception as error:  # another version's answer, or no answer at all: this connection is of no use
+            why = f"the owner's answer is not understood: {type(error).__name__}: {error}"
         finally:
             for answer in self._waiting.values():
                 if not answer.done():
-                    answer.set_exception(ConnectionError("the owner went away before it answered"))
+                    answer.set_exception(ConnectionError(why))
+
+    def _take(self, message: Message) -> None:
+        answer = self._waiting.get(message["id"])
+        if answer is None or answer.done():
+            return
+        if message["ok"]:
+            answer.set_result(message["result"])
+        else:
+            answer.set_exception(from_dict(message["error"]))
+
+
+def _bound(directory: str) -> socket.socket:
+    """The socket of a store's directory, bound, in place of one that a killed owner left."""
+    path = f"{directory}/{NAME}"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fchmod(listening.fileno(), 0o600)  # the mode of the socket file follows the descriptor's at bind
+            listening.bind(f"/proc/self/fd/{descriptor}/{NAME}")
+        finally:
+            os.close(descriptor)
+        os.chmod(path, 0o600)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
 
 
 async def _send(writer: asyncio.StreamWriter, message: Message) -> None:
@@ -187,14 +234,22 @@ async def _send(writer: asyncio.StreamWriter, message: Message) -> None:
 
 
 async def _receive(reader: asyncio.StreamReader) -> Message:
-    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-    if length > REQUEST_BYTES_MAX:
-        raise ConnectionError(f"a message of {length} bytes is longer than {REQUEST_BYTES_MAX}")
-    message: Message = jsontext.loads(await reader.readexactly(length))
+    """The next message; ConnectionError when the peer went away, or sent what is no message."""
+    try:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        if length > REQUEST_BYTES_MAX:
+            raise ConnectionError(f"a message of {length} bytes is longer than {REQUEST_BYTES_MAX}")
+        message = jsontext.loads(await reader.readexactly(length))
+    except asyncio.IncompleteReadError:
+        raise ConnectionError("the other side went away") from None
+    except (ValueError, RecursionError) as error:
+        raise ConnectionError(f"that is no JSON: {error}") from None
+    if not isinstance(message, dict):
+        raise ConnectionError("a message is an object")
     return message
 
 
-def _peer_uid(writer: asyncio.StreamWriter) -> int:
+def peer_uid(writer: asyncio.StreamWriter) -> int:
     peer = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     uid: int = _PEER.unpack(peer)[1]
     return uid

@@ -7,6 +7,7 @@ sending the same request twice safe.
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from atomlog.consumers.generations import GenerationDirectory
@@ -15,10 +16,10 @@ from atomlog.consumers.parts import Parts
 from atomlog.consumers.processes import process_id
 from atomlog.kernel import model
 from atomlog.kernel.decide import Rules
-from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.errors import AtomlogError, InDoubtError, fail
 from atomlog.kernel.findings import Findings
 from atomlog.kernel.heads import Heads, Place
-from atomlog.kernel.ids import parse_id, partition_of
+from atomlog.kernel.ids import parse_id, parse_key, parse_name, partition_of
 from atomlog.kernel.owner import Owner
 from atomlog.kernel.prepare import cites_receipts
 from atomlog.kernel.request_copy import plain_copy
@@ -96,21 +97,30 @@ class Holder:
         return {partition: owner.place() for partition, owner in self.owners.items()}
 
     async def close(self) -> None:
-        """Answer what is in hand, then give everything back."""
-        await self._server.close()
-        await asyncio.gather(*(owner.close() for owner in self.owners.values()))
-        self._heads.close()
-        self._heads_lock.release()
-        for partition in self.owners:
-            await self._parts.log.release(partition)
+        """Answer what is in hand, then give everything back, whatever of it fails."""
+        async with AsyncExitStack() as closing:
+            for partition in self.owners:
+                closing.push_async_callback(self._parts.log.release, partition)
+            closing.callback(self._heads_lock.release)
+            closing.callback(self._heads.close)
+            closing.push_async_callback(self._close_owners)
+            await self._server.close()
+
+    async def _close_owners(self) -> None:
+        """All at once: each may have to wait for what is in hand."""
+        ended = await asyncio.gather(*(owner.close() for owner in self.owners.values()), return_exceptions=True)
+        for error in ended:
+            if error is not None:
+                raise error
 
     async def _answer(self, message: Mapping[str, Any]) -> Any:
         """A request of another process of this user, who is the principal `local` as here."""
         op = message.get("op")
         if op == "write":
-            return (await self.write(parse_write(message["batch"]), model.LOCAL_PRINCIPAL)).to_dict()
+            batch: Any = message.get("batch")
+            return (await self.write(parse_write(batch), model.LOCAL_PRINCIPAL)).to_dict()
         if op == "outcome":
-            space, key = str(message.get("space")), str(message.get("key"))
+            space, key = parse_name(message.get("space"), "space"), parse_key(message.get("key"), "key")
             return (await self.outcome(space, key, model.LOCAL_PRINCIPAL)).to_dict()
         if op == "places":
             return {str(partition): _place_dict(place) for partition, place in (await self.places()).items()}
@@ -125,6 +135,7 @@ class WriteSide:
         self._holder: Holder | None = None
         self._connection: OwnerConnection | None = None
         self._changing = asyncio.Lock()
+        self._closed = False
 
     @property
     def holder(self) -> Holder | None:
@@ -152,7 +163,10 @@ class WriteSide:
         side = await self._side()
         if isinstance(side, Holder):
             return await side.outcome(space, key, principal)
-        found = await self._forward("outcome", space=space, key=key)
+        try:
+            found = await self._forward("outcome", space=space, key=key)
+        except InDoubtError:
+            return model.Outcome(state="unknown")
         result = None if found["result"] is None else _result_from(found["result"])
         return model.Outcome(state=found["outcome"], result=result, term=found["term"])
 
@@ -168,30 +182,37 @@ class WriteSide:
 
     async def close(self) -> None:
         async with self._changing:
-            if self._holder is not None:
-                await self._holder.close()
-                self._holder = None
-            if self._connection is not None:
-                await self._connection.close()
-                self._connection = None
+            self._closed = True
+            holder, self._holder = self._holder, None
+            connection, self._connection = self._connection, None
+            if holder is not None:
+                await holder.close()
+            if connection is not None:
+                await connection.close()
 
     async def _forward(self, op: str, **parts: Any) -> Any:
         """Ask the holder. When it goes away before it answers, the same request is sent again, or carried out here."""
+        why = ""
         for _ in range(ATTEMPTS_MAX):
-            side = await self._side()
+            try:
+                side = await self._side()
+            except AtomlogError as error:
+                if not why:
+                    raise
+                why = error.message  # nobody is there to ask what became of it
+                break
             if isinstance(side, Holder):
                 return await side._answer({"op": op, **parts})
             try:
                 return await side.ask(op, self._parts.settings.owner_socket_timeout_ms / 1_000, **parts)
-            except ConnectionError:
+            except ConnectionError as error:
+                why = str(error)
                 await self._parts.machine.clock.sleep(RETRY_S)
             except TimeoutError:
+                why = "it did not answer in time"
                 break
-        raise fail(
-            "IN_DOUBT",
-            "the process that holds the store did not answer; send the same batch with the same idempotency key again",
-            retry_after_ms=1_000,
-        )
+        message = f"the process that holds the store did not answer: {why}"
+        raise fail("IN_DOUBT", f"{message}; send the same batch with the same key again", retry_after_ms=1_000)
 
     async def _side(self) -> Holder | OwnerConnection:
         """The owners of this process, or a connection to the process that has them."""
@@ -199,6 +220,8 @@ class WriteSide:
         if known is not None:
             return known
         async with self._changing:
+            if self._closed:
+                raise fail("NOT_OWNER", "the store is closed")
             return self._known_side() or await self._take_or_connect()
 
     def _known_side(self) -> Holder | OwnerConnection | None:

@@ -69,7 +69,7 @@ class Following:
                     raise fail("OVERLOADED", message) from error
                 if not failing:
                     text = f"{type(error).__name__}: {error}"
-                    self._world.say({"event": "follow_failed", "partition": self._partition, "error": text})
+                    self._world.say({"event": "heads_failed", "partition": self._partition, "error": text})
                 failing = True
                 await self._world.clock.sleep(RETRY_S)
 
@@ -84,7 +84,7 @@ class Following:
                 await self._world.workers.run(self._world.heads.kv.sync)
             except OSError as error:
                 self._unsynced = True
-                self._world.say({"event": "sync_failed", "partition": self._partition, "error": str(error)})
+                self._world.say({"event": "heads_sync_failed", "partition": self._partition, "error": str(error)})
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Until something is so, which is looked at each time the tail moves; raises what ended the following."""

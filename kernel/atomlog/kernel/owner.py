@@ -293,7 +293,7 @@ class Owner:
         self._following.stop(error)
         self._claimer.stop(error)
         self._give_up(f"the log cannot be followed: {error.message}")
-        self._say("failed", error=error.to_dict())
+        self._say("writes_stopped", error=error.to_dict())
 
     # -- ownership
 

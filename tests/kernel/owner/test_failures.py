@@ -124,7 +124,7 @@ async def test_heads_that_cannot_be_written_any_more_end_the_partition_and_tell_
     assert owner.phase == "failed"
     assert await code_of(write(owner, batch("k9", create("a9")))) == code
     assert (await outcome(owner, "k1")).state == "unknown"
-    assert [event["event"] for event in events][-1] == "failed"
+    assert [event["event"] for event in events][-1] == "writes_stopped"
     await owner.close()
 
 
