@@ -26,6 +26,12 @@ def test_an_id_a_key_and_a_row_of_a_receipt_name_an_atom(name: Any, atom: Any) -
     assert parse_atom_id(name, "ID", space="notes") == atom
 
 
+@pytest.mark.parametrize("text", ["tea", "sencha/en", "0199"])
+def test_a_bare_name_is_told_the_ways_to_name_an_atom(text: str) -> None:
+    with pytest.raises(InvalidError, match='names no atom; write a UUID, "key:TEXT"'):
+        parse_atom_id(text, "ID", space="notes")
+
+
 def test_an_alias_means_nothing_outside_of_a_batch() -> None:
     with pytest.raises(InvalidError, match="inside a batch only"):
         parse_atom_id("@p", "ID", space="notes")

@@ -12,6 +12,7 @@ from atomlog.kernel.ids import invalid, keyed_id, parse_id, parse_key, parse_nam
 from atomlog.kernel.model import Alias, AtomRef, Handle, RevisionRef
 
 ALIAS_CHARACTERS_MAX: Final = 64
+UUID_CHARACTERS: Final = 36
 _ALIAS: Final = re.compile(r"@[^\s@#\x00-\x1f\x7f-\x9f]{1,64}")
 _HANDLE: Final = re.compile(r"a[1-9][0-9]{0,8}")
 _KEY_PREFIX: Final = "key:"
@@ -48,6 +49,8 @@ def parse_atom_ref(raw: Any, path: str, *, space: str, aliases: Collection[str])
         return keyed_id(space, space, parse_key(raw.removeprefix(_KEY_PREFIX), path))
     if "#" in raw:
         return parse_handle(raw, path)
+    if len(raw) != UUID_CHARACTERS:  # rather a name than a mistyped id
+        raise invalid(path, f"{shown(raw)} names no atom; {_WAYS}")
     return parse_id(raw, path)
 
 

@@ -49,6 +49,13 @@ def test_write_takes_a_file(tmp_path: Path) -> None:
     assert atomlog("write", file, store=tmp_path / "s").json["ok"]
 
 
+def test_a_batch_spread_over_lines_is_told_to_stand_on_one(tmp_path: Path) -> None:
+    spread = json.dumps(json.loads(batch("1", note("a", "A"))), indent=1)
+    done = atomlog("write", stdin=spread, store=tmp_path / "s")
+    assert done.code == 2
+    assert done.jsons[0]["error"]["message"].endswith("each line is one whole batch")
+
+
 def test_write_stops_at_the_first_refused_line_and_names_it(tmp_path: Path) -> None:
     text = batch("1", note("a", "A")) + "\n" + batch("2", note("a", "again")) + batch("3", note("b", "B"))
     done = atomlog("write", stdin=text, store=tmp_path / "s")

@@ -142,7 +142,7 @@ def _tell(session: Session, summary: Summary, error: AtomlogError | None) -> Non
     first = error or next(iter(summary.errors), None)
     if session.as_json:
         emit_json({"ok": first is None, **summary.to_dict(), "error": None if first is None else first.to_dict()})
-    else:
+    elif first is None or summary.batches:
         emit(_in_words(summary))
     if first is None:
         return
@@ -154,7 +154,9 @@ def _tell(session: Session, summary: Summary, error: AtomlogError | None) -> Non
 def _in_words(summary: Summary) -> str:
     """The counts that are not zero."""
     counts = [(name, count) for name, count in summary.to_dict().items() if isinstance(count, int) and count]
-    return ", ".join(f"{count} {_ONE.get(name, name) if count == 1 else name}" for name, count in counts) or "nothing"
+    return (
+        ", ".join(f"{count} {_ONE.get(name, name) if count == 1 else name}" for name, count in counts) or "nothing new"
+    )
 
 
 _ONE = {"batches": "batch", "lines": "line", "changes": "change", "retries": "retry", "commits": "commit"}

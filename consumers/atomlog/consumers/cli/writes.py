@@ -5,12 +5,13 @@ from typing import Any, BinaryIO
 import click
 
 from atomlog.consumers.cli.lines import lines
-from atomlog.consumers.cli.output import emit, emit_json
+from atomlog.consumers.cli.output import counted, emit, emit_json
 from atomlog.consumers.cli.session import Session, example, run, say, with_session
 from atomlog.consumers.store import AsyncStore
 from atomlog.consumers.store_config import SHARD_ROWS, VECTOR_SPACES
 from atomlog.kernel.bounds import REQUEST_BYTES_MAX
-from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.errors import AtomlogError, InvalidError, fail
+from atomlog.kernel.ids import format_id, invalid
 from atomlog.kernel.jsontext import parse_json
 from atomlog.kernel.model import error_result
 
@@ -39,13 +40,13 @@ def init(session: Session, partitions: int, shard_rows: int, vector_spaces: tupl
             shard_rows=shard_rows,
             vector_spaces=vector_spaces or VECTOR_SPACES,
         )
-        return config.to_dict()
+        return {**config.to_dict(), "log_id": format_id(config.log_id)}
 
     made = run(work())
     if session.as_json:
         emit_json(made)
     else:
-        emit(f"made a store in {session.directory}: log {made['log_id']}, {partitions} partition(s)")
+        emit(f"made a store in {session.directory}: log {made['log_id']}, {counted(partitions, 'partition')}")
     key = session.master_key_file or f"{session.directory}/master.key"
     say(f"{key} is the master key: without it no content can be read. Keep a copy elsewhere.")
 
@@ -83,7 +84,12 @@ async def _write_all(session: Session, file: BinaryIO, *, keep_going: bool) -> A
 def _batch(number: int, line: bytes | None) -> Any:
     if line is None:
         raise fail("BOUND_EXCEEDED", f"line {number}: more than {REQUEST_BYTES_MAX} bytes")
-    return parse_json(line, f"line {number}")
+    try:
+        return parse_json(line, f"line {number}")
+    except InvalidError as error:
+        if ": not JSON: " not in error.message:
+            raise
+        raise invalid(f"line {number}", f"{error.details[0]['message']}; each line is one whole batch") from None
 
 
 COMMANDS = (init, write)
