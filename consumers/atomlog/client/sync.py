@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from pathlib import PurePath
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -66,7 +67,7 @@ class Store:
         self._closed = False
 
     @classmethod
-    def init(cls, directory: str, **options: Any) -> StoreConfig:
+    def init(cls, directory: str | PurePath, **options: Any) -> StoreConfig:
         """Make a store in an absent or empty directory. See `AsyncStore.init`."""
         loop = _Loop()
         try:
@@ -75,7 +76,7 @@ class Store:
             loop.close()
 
     @classmethod
-    def open(cls, directory: str, **options: Any) -> "Store":
+    def open(cls, directory: str | PurePath, **options: Any) -> "Store":
         """Open a store, making it when the directory is absent or empty. See `AsyncStore.open`."""
         loop = _Loop()
         try:
@@ -188,7 +189,7 @@ class Store:
             yield record
 
 
-async def _opened(directory: str, options: Mapping[str, Any]) -> AsyncStore:
+async def _opened(directory: str | PurePath, options: Mapping[str, Any]) -> AsyncStore:
     return await AsyncStore.open(directory, **options)
 
 

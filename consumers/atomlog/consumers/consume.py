@@ -10,6 +10,7 @@ from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.follower import Follower
 from atomlog.consumers.generations import GenerationDirectory, HeldLock
 from atomlog.consumers.parts import PROJECTIONS, Machine, Parts, open_parts, projection_kinds
+from atomlog.consumers.store_arguments import name_list
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.consumers.waiting import first_of
 from atomlog.kernel.errors import EXIT_INTERRUPTED, AtomlogError, fail
@@ -139,6 +140,4 @@ def _chosen(names: Sequence[str]) -> list[str]:
         if name == "heads":
             message = "heads are kept by the process that writes; they need no consumer"
             raise invalid(f"names[{index}]", message)
-        if name not in PROJECTIONS:
-            raise invalid(f"names[{index}]", f"there is no projection {name!r}; there are {', '.join(PROJECTIONS)}")
-    return list(dict.fromkeys(names))
+    return name_list(names, "names", PROJECTIONS)

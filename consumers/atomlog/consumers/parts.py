@@ -10,7 +10,8 @@ from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.generations import GenerationDirectory
 from atomlog.consumers.kinds import RocksKind, VectorsKind
 from atomlog.consumers.owner_socket import NAME as OWNER_SOCKET
-from atomlog.consumers.store_config import StoreConfig
+from atomlog.consumers.paths import checked_path
+from atomlog.consumers.store_config import PARTITIONS_MAX, SHARD_ROWS_MAX, StoreConfig, check_count
 from atomlog.kernel.blobs import DirectoryBlobStore
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.content import ContentOpener
@@ -97,6 +98,14 @@ def create_store(
     Raises INVALID_INPUT when the directory is in use, STORE_READ_ONLY, and what a wrong argument deserves.
     """
     files = machine.files
+    directory = checked_path(directory, "directory")
+    if master_key_file is not None:
+        master_key_file = checked_path(master_key_file, "master_key_file")
+        folder = master_key_file.rpartition("/")[0]
+        if folder and not files.exists(folder):
+            raise invalid("master_key_file", f"{folder}: there is no such directory")
+    check_count(partitions, "partitions", PARTITIONS_MAX)
+    check_count(shard_rows, "shard_rows", SHARD_ROWS_MAX)
     for index, space in enumerate(vector_spaces):
         parse_vector_space(space, f"vector_spaces[{index}]")
     config = StoreConfig(
@@ -212,7 +221,7 @@ def projection_kinds(parts: Parts) -> Mapping[str, ProjectionKind]:
 
 def _key_path(directory: str, config: StoreConfig, given: str | None) -> str:
     if given is not None:
-        return given
+        return checked_path(given, "master_key_file")
     return config.replay.master_key if config.replay is not None else f"{directory}/{MASTER_KEY}"
 
 

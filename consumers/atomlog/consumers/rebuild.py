@@ -11,9 +11,9 @@ from atomlog.consumers.parts import PROJECTIONS
 from atomlog.consumers.processes import processors
 from atomlog.consumers.rebuild_job import RebuildJob, RebuildReport
 from atomlog.consumers.rebuild_process import RebuildProcess
+from atomlog.consumers.store_arguments import name_list
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel.errors import AtomlogError, fail, from_dict
-from atomlog.kernel.ids import invalid
 from atomlog.kernel.ports import Files
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.system import SystemFiles
@@ -139,7 +139,4 @@ def _chosen(names: Sequence[str] | None, *, with_heads: bool) -> list[str]:
     known = [*PROJECTIONS, HEADS]
     if names is None:
         return known if with_heads else list(PROJECTIONS)
-    for index, name in enumerate(names):
-        if name not in known:
-            raise invalid(f"names[{index}]", f"there is no projection {name!r}; there are {', '.join(known)}")
-    return list(dict.fromkeys(names))
+    return name_list(names, "names", known)

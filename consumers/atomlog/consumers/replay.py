@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from atomlog.consumers.parts import MASTER_KEY, PROJECTIONS, Machine, Parts, open_parts
+from atomlog.consumers.paths import checked_path
 from atomlog.consumers.processes import absolute
 from atomlog.consumers.rebuild import first_error, rebuild
 from atomlog.consumers.rebuild_job import RebuildReport
@@ -75,7 +76,7 @@ async def replay_until(
     """
     machine, settings = machine or Machine(), settings or Settings()
     progress = progress or _silent
-    target = target.rstrip("/")
+    target = checked_path(target, "target").rstrip("/") or "/"
     config = StoreConfig.load(machine.files, source)
     parts = open_parts(source, config, settings=settings, read_only=True, machine=machine)
     try:

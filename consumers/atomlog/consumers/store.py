@@ -6,6 +6,7 @@ followed by this process if nobody else does.
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
+from pathlib import PurePath
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -15,16 +16,17 @@ from atomlog.consumers.indexes import OpenIndexes
 from atomlog.consumers.log_dump import log_dump
 from atomlog.consumers.opening import Opening
 from atomlog.consumers.parts import PROJECTIONS, Machine, Parts, create_store, open_parts
+from atomlog.consumers.paths import checked_path
 from atomlog.consumers.quote import Quote, read_quote
 from atomlog.consumers.rebuild import Progress, rebuild
 from atomlog.consumers.rebuild_job import RebuildReport
 from atomlog.consumers.status import Status, store_status
-from atomlog.consumers.store_arguments import Id, id_list, positions_of, receipt_id, timeout_ms
+from atomlog.consumers.store_arguments import Id, id_list, name_list, positions_of, receipt_id, text_list, timeout_ms
 from atomlog.consumers.store_config import SHARD_ROWS, VECTOR_SPACES, StoreConfig
 from atomlog.consumers.writing import RawBatch, WriteSide
 from atomlog.kernel import model
 from atomlog.kernel.errors import fail
-from atomlog.kernel.ids import invalid, parse_key, parse_name
+from atomlog.kernel.ids import invalid, parse_key, parse_name, shown
 from atomlog.kernel.ports import Files
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.times import parse_time
@@ -66,7 +68,7 @@ class AsyncStore:
     @classmethod
     async def init(
         cls,
-        directory: str,
+        directory: str | PurePath,
         *,
         partitions: int = 1,
         master_key_file: str | None = None,
@@ -79,10 +81,10 @@ class AsyncStore:
         Raises INVALID_INPUT (directory in use, wrong argument), STORE_READ_ONLY.
         """
         return create_store(
-            directory,
+            checked_path(directory, "directory"),
             partitions=partitions,
             shard_rows=shard_rows,
-            vector_spaces=tuple(vector_spaces),
+            vector_spaces=tuple(text_list(vector_spaces, "vector_spaces")),
             master_key_file=master_key_file,
             machine=machine or Machine(),
         )
@@ -90,7 +92,7 @@ class AsyncStore:
     @classmethod
     def open(
         cls,
-        directory: str,
+        directory: str | PurePath,
         *,
         create: bool = True,
         settings: Settings | None = None,
@@ -116,15 +118,13 @@ class AsyncStore:
         machine = machine or Machine()
 
         async def opened() -> AsyncStore:
-            for name in projections:
-                if name not in PROJECTIONS:
-                    raise invalid("projections", f"{name!r} is none of {', '.join(PROJECTIONS)}")
-            files = machine.files
-            if create and not read_only and _is_absent_or_empty(files, directory):
-                await cls.init(directory, master_key_file=master_key_file, machine=machine)
-            config = StoreConfig.load(files, directory)
+            wanted = name_list(projections, "projections", PROJECTIONS)
+            files, path = machine.files, checked_path(directory, "directory")
+            if create and not read_only and _is_absent_or_empty(files, path):
+                await cls.init(path, master_key_file=master_key_file, machine=machine)
+            config = StoreConfig.load(files, path)
             parts = open_parts(
-                directory,
+                path,
                 config,
                 settings=settings or Settings(),
                 master_key_file=master_key_file,
@@ -138,7 +138,7 @@ class AsyncStore:
                 opening.push_async_callback(writing.close)
                 if not parts.read_only:
                     await writing.open()
-                views = await OpenIndexes.open(parts, projections, may_follow=follow and not parts.read_only)
+                views = await OpenIndexes.open(parts, wanted, may_follow=follow and not parts.read_only)
                 await views.settle()
                 opening.pop_all()
             return cls(parts, writing, views, master_key_file)
@@ -301,7 +301,7 @@ class AsyncStore:
         home = KeyHome(
             space=parse_name(space, "space"), policy=None if policy is None else parse_name(policy, "policy")
         )
-        parsed = parse_selector(selector, home=home) if isinstance(selector, Mapping) else selector
+        parsed = selector if isinstance(selector, Selector) else parse_selector(selector, home=home)
         options = ReadOptions(
             consistency=consistency,
             at=at,
@@ -337,7 +337,7 @@ class AsyncStore:
         Raises INVALID_INPUT when there is no such origin, CORRUPT when the bytes are not those that were cited.
         """
         row = (await self.get(atom, space=space, policy=policy, **options)).atoms[0]
-        if not 0 <= n < len(row.origins):
+        if type(n) is not int or not 0 <= n < len(row.origins):
             raise invalid("n", f"the atom has {len(row.origins)} origins, counted from 0")
         origin = row.origins[n]
         async with self._views.need("ids").pinned() as ids:
@@ -359,7 +359,8 @@ class AsyncStore:
         self._check_open()
         log = self._parts.log
         ends = {partition: await log.end(partition) - 1 for partition in range(self.config.partitions)}
-        deadline_us = self._parts.machine.clock.monotonic_us() + int(timeout_s * 1_000_000)
+        wait_ms = timeout_ms(timeout_s)
+        deadline_us = self._parts.machine.clock.monotonic_us() + (0 if wait_ms is None else wait_ms) * 1_000
         for view in self._views.values():
             await view.wait_for(ends, deadline_us)
 
@@ -414,8 +415,8 @@ class AsyncStore:
         self._check_open()
         numbers = range(self.config.partitions) if partition is None else (partition,)
         for number in numbers:
-            if not 0 <= number < self.config.partitions:
-                raise invalid("partition", f"{number}: the store has {self.config.partitions}, counted from 0")
+            if type(number) is not int or not 0 <= number < self.config.partitions:
+                raise invalid("partition", f"{shown(number)}: the store has {self.config.partitions}, counted from 0")
             async for record in log_dump(self._parts.log, self.config.genesis(number), number):
                 yield record
 

@@ -1,10 +1,9 @@
 """What callers of a store pass, in the forms that they may pass it: checked, and made into one form."""
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from atomlog.kernel.ids import invalid, parse_id
+from atomlog.kernel.ids import invalid, parse_id, shown
 from atomlog.kernel.model import Positions, WriteReceipt
 from atomlog.projections.read.receipts import ReadReceipt
 
@@ -21,12 +20,28 @@ def id_list(ids: Id | Sequence[Id]) -> list[Any]:
     return list(ids)
 
 
+def text_list(given: object, name: str) -> list[str]:
+    """A list of texts. INVALID_INPUT for anything else, one text alone included."""
+    if isinstance(given, str) or not isinstance(given, Sequence) or not all(isinstance(one, str) for one in given):
+        raise invalid(name, f"{shown(given)} is no list of texts")
+    return list(given)
+
+
+def name_list(given: object, name: str, known: Sequence[str]) -> list[str]:
+    """Some of the known names, each once. INVALID_INPUT for others."""
+    for index, one in enumerate(names := text_list(given, name)):
+        if one not in known:
+            raise invalid(f"{name}[{index}]", f"there is no projection {shown(one)}; there are {', '.join(known)}")
+    return list(dict.fromkeys(names))
+
+
 def timeout_ms(timeout_s: Any) -> int | None:
     """Seconds as milliseconds. INVALID_INPUT for what is no length of time."""
     if timeout_s is None:
         return None
-    if not isinstance(timeout_s, int | float) or not math.isfinite(timeout_s) or not 0 <= timeout_s <= TIMEOUT_S_MAX:
-        raise invalid("timeout_s", f"{timeout_s!r:.40} must be a number of seconds from 0 to {TIMEOUT_S_MAX:.0f}")
+    number = isinstance(timeout_s, int | float) and not isinstance(timeout_s, bool)
+    if not number or not 0 <= timeout_s <= TIMEOUT_S_MAX:  # NaN is neither
+        raise invalid("timeout_s", f"{shown(timeout_s)} is no number of seconds from 0 to {TIMEOUT_S_MAX:.0f}")
     return int(timeout_s * 1_000)
 
 

@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from atomlog.consumers.paths import checked_path
 from atomlog.kernel import jsontext
 from atomlog.kernel.commit_rule import Genesis
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.ids import HASH_VERSION
+from atomlog.kernel.ids import HASH_VERSION, invalid, shown
 from atomlog.kernel.ports import Files
 
 FORMAT: Final = 1
@@ -87,11 +88,12 @@ class StoreConfig:
         """Read store.json.
 
         Raises:
+            INVALID_INPUT: the directory's path is none.
             STORE_NOT_FOUND: no directory, an empty one, or one that is something else.
             STORE_TOO_NEW: made by a later version.
             CORRUPT: store.json is there and does not say what it must.
         """
-        path = f"{directory}/{FILE}"
+        path = f"{checked_path(directory, 'directory')}/{FILE}"
         try:
             raw = files.read(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -163,6 +165,12 @@ def _is_replay(found: Any) -> bool:
         partition.isdecimal() and type(position) is int and position >= -1
         for partition, position in found["positions"].items()
     )
+
+
+def check_count(value: object, name: str, maximum: int) -> None:
+    """INVALID_INPUT unless it is a number that store.json may hold."""
+    if not _is_count(value, maximum):
+        raise invalid(name, f"{shown(value)} is no number from 1 to {maximum}")
 
 
 def _is_count(value: Any, maximum: int) -> bool:

@@ -44,7 +44,7 @@ class Findings:
             return instead
 
     def refuse_unknown(
-        self, fields: Mapping[str, Any], path: str, known: Collection[str], hints: Mapping[str, str] = NO_HINTS
+        self, fields: Mapping[Any, Any], path: str, known: Collection[str], hints: Mapping[str, str] = NO_HINTS
     ) -> None:
         """Add each field that is not known here; `hints` has a better word for some of them."""
         for name in fields:
@@ -75,9 +75,9 @@ def detail(path: str, code: str, message: str, **more: Any) -> Detail:
     return {"path": path, "code": code, "message": message, **more}
 
 
-def member_path(path: str, key: str) -> str:
-    """The path of a member of an object: `path.key`, or `path["key"]` when the key is not a plain word."""
-    if _PLAIN_KEY.fullmatch(key):
+def member_path(path: str, key: object) -> str:
+    """The path of a member of an object: `path.key`, or `path["key"]` when the key is not a plain word, or no text."""
+    if isinstance(key, str) and _PLAIN_KEY.fullmatch(key):
         return f"{path}.{key}" if path not in ("", ROOT) else key
     return f"{path}[{shown(key)}]"
 

@@ -15,6 +15,7 @@ import click
 from atomlog.consumers.cli.output import printable, show_error
 from atomlog.consumers.events import Event, is_trouble
 from atomlog.consumers.store import AsyncStore
+from atomlog.consumers.store_arguments import TIMEOUT_S_MAX
 from atomlog.kernel import jsontext
 from atomlog.kernel.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, AtomlogError
 from atomlog.kernel.settings import Settings
@@ -72,7 +73,7 @@ class Session:
         """
         async with self.store() as store:
             with _despite_lag():
-                await store.wait_until_current(settings().read_timeout_ms / 1_000)
+                await store.wait_until_current(min(settings().read_timeout_ms / 1_000, TIMEOUT_S_MAX))
             yield store
 
     @asynccontextmanager

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.ids import format_id, parse_id
+from atomlog.kernel.ids import format_id, invalid, parse_id, shown
 from atomlog.kernel.jsontext import dumps, loads
 from atomlog.kernel.ports import Clock
 from atomlog.projections.read.journal import Journal
@@ -108,8 +108,10 @@ class Continuations:
             raise expired("it was given to another reader, or rights have changed since")
         return cursor
 
-    def _verified(self, text: str) -> tuple[bytes, int]:
+    def _verified(self, text: object) -> tuple[bytes, int]:
         """(cursor id, expiry) of a text that this store gave out."""
+        if not isinstance(text, str):
+            raise invalid("continuation", f"{shown(text)} is no text")
         try:
             raw = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True)
         except (ValueError, binascii.Error):

@@ -37,7 +37,7 @@ class Journal:
         self._randomness = randomness
         self._workers = workers
         self._settings = settings
-        self._buffer: dict[bytes, tuple[ReadReceipt, bytes]] = {}
+        self._buffer: dict[bytes, tuple[ReadReceipt, KeptReceipt]] = {}
         self._writing = asyncio.Lock()
         self._timer: asyncio.Task[None] | None = None
         self._pruned_at_us: int | None = None
@@ -52,9 +52,10 @@ class Journal:
 
         `search` is what was asked for, with vectors in place of texts, for `verify`.
         """
+        written = KeptReceipt(id=receipt.receipt, body=receipt.to_bytes(), search=search)  # fails here, and for itself
         if kept:
             await self._workers.run(lambda: self._shelf.put((), kept))
-        self._buffer[receipt.receipt] = (receipt, search)
+        self._buffer[receipt.receipt] = (receipt, written)
         if len(self._buffer) >= BUFFERED_MAX:
             await self._write_out()
         elif self._timer is None or self._timer.done():
@@ -64,7 +65,7 @@ class Journal:
         """A receipt of any process, and its search. RECEIPT_EXPIRED, CORRUPT."""
         buffered = self._buffer.get(receipt_id)
         if buffered is not None:
-            return buffered
+            return buffered[0], buffered[1].search
         found = None
         if receipt_id >= self._oldest_kept():
             found = await self._workers.run(lambda: self._shelf.receipt(receipt_id))
@@ -121,15 +122,11 @@ class Journal:
 
     async def _write_out(self, *, sync: bool = False) -> None:
         async with self._writing:
-            taken = dict(self._buffer)
-            rows = [
-                KeptReceipt(id=receipt_id, body=receipt.to_bytes(), search=search)
-                for receipt_id, (receipt, search) in taken.items()
-            ]
+            rows = [written for _, written in self._buffer.values()]
             if rows or sync:
                 await self._workers.run(lambda: self._shelf.put(rows, sync=sync))
-            for receipt_id in taken:
-                self._buffer.pop(receipt_id, None)
+            for row in rows:
+                self._buffer.pop(row.id, None)
             await self._prune()
 
     async def _prune(self) -> None:

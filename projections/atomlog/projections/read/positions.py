@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, TypeGuard
 
+from atomlog.kernel.bounds import INTEGER_MAX
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ids import invalid, shown
 from atomlog.kernel.model import Positions
@@ -170,7 +171,7 @@ class Chooser:
     def _check_shape(self, path: str, partition: object, position: object) -> None:
         if not _is_integer(partition) or not 0 <= partition < self.log.partitions:
             raise invalid(path, f"{shown(partition)} is no partition; there are {self.log.partitions}, from 0")
-        if not _is_integer(position) or position < -1:
+        if not _is_integer(position) or not -1 <= position <= INTEGER_MAX:
             raise invalid(path, f"{shown(position)} is no position; write a number from -1 on")
 
     async def _check_position(self, partition: int, position: int) -> None:
@@ -202,9 +203,9 @@ def parse_at(value: object) -> int | dict[int, int] | None:
         raise invalid("at", "must be a position, or an object of partition to position")
     positions: dict[int, int] = {}
     for partition, position in value.items():
-        text = str(partition)
+        text = partition if isinstance(partition, str) else shown(partition)
         if not text.isascii() or not text.isdigit() or not _is_integer(position):
-            raise invalid("at", f"{text[:40]!r} to {position!r} is no partition with its position")
+            raise invalid("at", f"{shown(partition)} to {shown(position)} is no partition with its position")
         positions[int(text)] = position
     return positions
 

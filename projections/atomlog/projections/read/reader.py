@@ -7,8 +7,8 @@ from typing import Final
 
 from atomlog.kernel.content import ContentOpener
 from atomlog.kernel.errors import fail
-from atomlog.kernel.ids import invalid
-from atomlog.kernel.jsontext import dumps
+from atomlog.kernel.ids import invalid, shown
+from atomlog.kernel.jsontext import check_json, dumps
 from atomlog.kernel.model import LOCAL_PRINCIPAL, Handle, Positions
 from atomlog.kernel.ports import Clock, Log
 from atomlog.kernel.settings import Settings
@@ -166,8 +166,8 @@ class Reader:
         if options.continuation is not None and (given or options.consistency is not None):
             name = given[0] if given else "consistency"
             raise invalid(name, "a continuation keeps the state of its first page; leave this out")
-        if options.session is not None and not 0 < len(options.session) <= SESSION_CHARACTERS_MAX:
-            raise invalid("session", f"must have 1 to {SESSION_CHARACTERS_MAX} characters")
+        if options.session is not None:
+            _check_session(options.session)
         timeout_ms = self.settings.read_timeout_ms if options.timeout_ms is None else options.timeout_ms
         if timeout_ms < 0:
             raise invalid("timeout_ms", "must not be negative")
@@ -180,7 +180,7 @@ class Reader:
         if type(limit) is not int or limit < 1:
             raise invalid("limit", "must be a number from 1 on")
         if limit > self.settings.page_limit_max:
-            message = f"{limit} rows are more than {self.settings.page_limit_max}; read on with the continuation"
+            message = f"{shown(limit)} rows are more than {self.settings.page_limit_max}; read on with the continuation"
             detail = {"path": "limit", "code": "BOUND_EXCEEDED", "message": message}
             raise fail("BOUND_EXCEEDED", f"limit: {message}", details=[detail])
         return limit
@@ -229,6 +229,13 @@ class Reader:
             principal=options.principal,
             permission_generation=PERMISSION_GENERATION,
         )
+
+
+def _check_session(session: object) -> None:
+    """A session's name stands in receipts, so it must be what JSON can hold."""
+    if not isinstance(session, str) or not 0 < len(session) <= SESSION_CHARACTERS_MAX:
+        raise invalid("session", f"must be a text of 1 to {SESSION_CHARACTERS_MAX} characters")
+    check_json(session, "session", depth_max=0)
 
 
 def _check_found(selector: Selector, gathered: Gathered) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from atomlog.kernel.findings import member_path
 from atomlog.kernel.ids import invalid, parse_name, shown
 from atomlog.kernel.times import format_time, parse_time
 from atomlog.projections.read.refs import DEFAULT_HOME, AtomRef, KeyHome, format_ref, parse_ref
@@ -53,8 +54,8 @@ def parse_scope(value: object, path: str, home: KeyHome = DEFAULT_HOME) -> Scope
     Names may be one text or a list of them. INVALID_INPUT names the part that is unknown or wrong.
     """
     scope = require_keys(value, path, {"policy", "schema", "space", "groups", "time", *SLOT_FACETS})
-    groups = require_keys(scope.get("groups", {}), f"{path}.groups", {"and", "not"})
-    time = require_keys(scope.get("time", {}), f"{path}.time", {"from", "to"})
+    groups = require_keys(_given(scope, "groups"), f"{path}.groups", {"and", "not"})
+    time = require_keys(_given(scope, "time"), f"{path}.time", {"from", "to"})
     time_from, time_to = (_parse_bound(time.get(end), f"{path}.time.{end}") for end in ("from", "to"))
     if time_from is not None and time_to is not None and time_from >= time_to:
         raise invalid(f"{path}.time", "`from` must be before `to`")
@@ -80,7 +81,7 @@ def require_keys(value: object, path: str, known: set[str]) -> Mapping[str, Any]
         raise invalid(path, f"{shown(value)} is no object")
     for key in value:
         if key not in known:
-            raise invalid(f"{path}.{key}", f"unknown; known are {', '.join(sorted(known))}")
+            raise invalid(member_path(path, key), f"unknown; known are {', '.join(sorted(known))}")
     return value
 
 
@@ -89,8 +90,17 @@ def parse_refs(value: object, path: str, home: KeyHome) -> tuple[AtomRef, ...]:
     return _each(value, path, lambda item, where: parse_ref(item, where, home))
 
 
+def _given(scope: Mapping[str, Any], name: str) -> object:
+    """A part that is an object; null is the same as absent."""
+    return {} if scope.get(name) is None else scope[name]
+
+
 def _names(value: object, path: str) -> tuple[str, ...]:
-    return _each(value, path, parse_name)
+    """One of these must hold. A list without any is no filter that lets everything pass, so it is refused."""
+    names = _each(value, path, parse_name)
+    if value is not None and not names:
+        raise invalid(path, "an empty list, which nothing is in; leave it out, or name one")
+    return names
 
 
 def _each(value: object, path: str, parse: Callable[[object, str], T]) -> tuple[T, ...]:

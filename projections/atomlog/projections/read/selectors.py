@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from atomlog.kernel.bounds import VECTOR_DIM_MAX
+from atomlog.kernel.findings import member_path
 from atomlog.kernel.ids import format_id, invalid, parse_id, parse_name, shown
 from atomlog.kernel.jsontext import check_json
 from atomlog.projections.read.refs import DEFAULT_HOME, AtomRef, KeyHome, format_ref, parse_ref
@@ -88,7 +89,8 @@ def parse_selector(value: object, *, path: str = "selector", home: KeyHome = DEF
     """A selector from JSON. INVALID_INPUT names the part that is missing, unknown or wrong."""
     if not isinstance(value, Mapping):
         raise invalid(path, f'{shown(value)} is no object; write {{"type": …}}')
-    parse = _PARSERS.get(str(value.get("type")))
+    kind = value.get("type")
+    parse = _PARSERS.get(kind) if isinstance(kind, str) else None
     if parse is None:
         raise invalid(f"{path}.type", f"must be one of {', '.join(_PARSERS)}")
     selector = parse({key: item for key, item in value.items() if key != "type"}, path, home)
@@ -187,12 +189,12 @@ def _parse_slots(value: Mapping[str, Any], path: str, home: KeyHome) -> SlotsOf:
 
 def _parse_members(value: Mapping[str, Any], path: str, home: KeyHome) -> Members:
     require_keys(value, path, {"group", "and", "or", "not", "include_retired"})
-    include_retired = value.get("include_retired", False)
-    if not isinstance(include_retired, bool):
+    include_retired = value.get("include_retired")
+    if not isinstance(include_retired, bool | None):
         raise invalid(f"{path}.include_retired", "must be true or false")
     and_, or_, not_ = (parse_refs(value.get(name), f"{path}.{name}", home) for name in ("and", "or", "not"))
     group = _ref(value, "group", path, home)
-    return Members(group=group, and_=and_, or_=or_, not_=not_, include_retired=include_retired)
+    return Members(group=group, and_=and_, or_=or_, not_=not_, include_retired=bool(include_retired))
 
 
 def _parse_groups(value: Mapping[str, Any], path: str, home: KeyHome) -> Groups:
@@ -239,7 +241,10 @@ def _query_vectors(value: object, path: str) -> tuple[tuple[str, tuple[float, ..
         return ()
     if not isinstance(value, Mapping):
         raise invalid(path, "must be an object of vector space id to a list of numbers")
-    return tuple((str(space), _numbers(numbers, f"{path}.{space}")) for space, numbers in value.items())
+    for space in value:
+        if not isinstance(space, str):
+            raise invalid(path, f"{shown(space)} is no vector space id")
+    return tuple((space, _numbers(numbers, member_path(path, space))) for space, numbers in value.items())
 
 
 def _numbers(value: object, path: str) -> tuple[float, ...]:
