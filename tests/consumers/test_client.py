@@ -134,3 +134,14 @@ def test_the_log_can_be_read_and_projections_built_anew(store: Store) -> None:
     (report,) = store.rebuild(["relations"])
     assert (report.name, report.equal, report.swapped) == ("relations", True, True)
     assert len(store.content_digest()) == 64
+
+
+def test_a_receipt_that_is_not_kept_is_named_once_by_its_place(store: Store) -> None:
+    lost = "01a22c92-eae3-71eb-9a31-09b61917bc24"
+    change = {"op": "create", "schema": "summary", "value": {"text": "s"}, "provenance": {"receipts": [lost]}}
+    with pytest.raises(AtomlogError) as caught:
+        store.write({"space": "notes", "idempotency_key": "s", "changes": [change]})
+    place = "changes[0].provenance.receipts[0]"
+    assert [detail["path"] for detail in caught.value.details] == [place]
+    assert caught.value.code == "RECEIPT_EXPIRED"
+    assert caught.value.message.count("changes[0]") == 1

@@ -16,6 +16,7 @@ from atomlog.kernel.blobs import DirectoryBlobStore
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.content import ContentOpener
 from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.ids import invalid
 from atomlog.kernel.keys import KeyRing
 from atomlog.kernel.keystore import SqliteKeyStore
 from atomlog.kernel.log.embedded import EmbeddedLog, create_log
@@ -102,7 +103,7 @@ def create_store(
     if master_key_file is not None:
         master_key_file = checked_path(master_key_file, "master_key_file")
         folder = master_key_file.rpartition("/")[0]
-        if folder and not files.exists(folder):
+        if folder not in ("", directory) and not files.exists(folder):
             raise invalid("master_key_file", f"{folder}: there is no such directory")
     check_count(partitions, "partitions", PARTITIONS_MAX)
     check_count(shard_rows, "shard_rows", SHARD_ROWS_MAX)

@@ -146,7 +146,8 @@ class Preparer:
             try:
                 inputs[change.path] = await self._need_receipts(path).inputs(change.provenance.receipts, path)
             except AtomlogError as error:
-                failures.append(_failure(path, error))
+                failure = _failure(path, error)
+                failures.extend(error.details or [failure])  # they name the very receipt
         return inputs
 
     async def _content_keys(self, request: model.WriteRequest, handles: Mapping[model.Handle, bytes]) -> None:

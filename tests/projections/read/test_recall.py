@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,8 +13,11 @@ from atomlog.kernel.times import DAY_US, format_time
 from atomlog.projections.encoders import SuppliedEncoder
 from atomlog.projections.read import recall as recall_module
 from atomlog.projections.read.page import Page
+from atomlog.projections.read.recall import Queries, rank
 from atomlog.projections.read.scope import Scope, parse_scope
 from atomlog.projections.read.selectors import Members, Recall
+from atomlog.projections.vectors import Vectors
+from atomlog.projections.vectors.search import Hit, SearchResult
 from atomlog.schemas.revision import ValidTime
 from tests.projections.read.worlds import SPACE, NewWorld, World, atoms_of
 from tests.projections.vectors.worlds import ScriptedEncoder, space_of, supplied, vector_of
@@ -149,6 +152,24 @@ def test_a_recall_is_as_of_any_position(world: World) -> None:
                 assert_ranked(shown(page), ranking(texts, query))
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(("last", "cut"), [(0.1, True), (0.0, False), (-0.1, False)])
+def test_a_search_that_found_all_that_scores_was_not_cut(last: float, cut: bool) -> None:
+    class Found:
+        """Vectors that find three of whatever is asked."""
+
+        def search(self, *_: object) -> SearchResult:
+            hits = (
+                Hit(atom=bytes([number]) * 16, revision=bytes([number]) * 16, partition=0, score=score)
+                for number, score in enumerate((0.9, 0.5, last), 1)
+            )
+            return SearchResult(hits=tuple(hits), approximate=False, unembedded=0)
+
+    queries = Queries(space=SPACE, inputs=(("text", (1.0, 0.0)),))
+    ranked = rank(cast(Vectors, Found()), queries, 3, {0: 1}, None)
+    assert len(ranked.rows) == 2 + (last > 0)
+    assert ranked.cuts == (({"part": "candidates", "limit": 3},) if cut else ())
 
 
 def test_a_list_that_was_cut_says_so_and_is_the_best_of_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

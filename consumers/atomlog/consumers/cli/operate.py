@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -20,10 +20,11 @@ from atomlog.consumers.rebuild_job import RebuildReport
 from atomlog.consumers.replay import ReplayReport, replay_until
 from atomlog.consumers.status import Status
 from atomlog.consumers.store_config import StoreConfig
-from atomlog.kernel import jsontext
 from atomlog.kernel.ids import invalid
 from atomlog.kernel.system import SystemFiles
 from atomlog.kernel.times import parse_time
+
+MIB: Final = 1024 * 1024
 
 
 @click.command(epilog=example("atomlog status", "atomlog status --json"))
@@ -141,8 +142,12 @@ def replay(session: Session, until: str, target: str) -> None:
 
     It names the master key of this store; the key is not copied.
     """
-    is_time = "T" in until.upper() or until.count("-") > 1
-    at = None if is_time else AT.convert(until, None, None)
+    is_time = until.count("-") > 1
+    try:
+        at = None if is_time else AT.convert(until, None, None)
+    except click.BadParameter:
+        message = f"--until: {until!r} is neither a position (17, or 0:17,1:5) nor a time with offset"
+        raise click.UsageError(message) from None
 
     async def work() -> ReplayReport:
         config = StoreConfig.load(SystemFiles(), session.directory)
@@ -271,11 +276,17 @@ def _emit_status(found: Mapping[str, Any]) -> None:
         ],
         ("  projection", "generation", "health", "position", "lag", "floor", "quarantined"),
     )
-    emit(f"disk  {jsontext.dumps(found['disk']).decode()}")
+    emit(f"disk  {_disk(found['disk'])}")
 
 
 def _counts(void: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in void.items()) or "0"
+
+
+def _disk(disk: Mapping[str, Any]) -> str:
+    free, reserve = disk["free_bytes"] / MIB, disk["reserve_bytes"] / MIB
+    writes = "accepting writes" if disk["accepting_writes"] else "refusing writes until there is more"
+    return f"{free:,.0f} MiB free, reserve {reserve:,.0f} MiB; {writes}"
 
 
 def _or(value: Any) -> str:

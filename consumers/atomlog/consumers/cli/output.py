@@ -88,6 +88,11 @@ def shortened(text: str, columns: int = TEXT_CHARACTERS) -> str:
     return f"{text}…"
 
 
+def counted(count: int, one: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{count} {one}{'' if count == 1 else 's'}"
+
+
 def positions(value: Mapping[int, int]) -> str:
     """`17`, or `0:17,1:5` over several partitions."""
     if value.keys() == {0}:
@@ -119,9 +124,8 @@ def _text(row: Row) -> str:
 
 
 def _footer(page: Page) -> Iterable[str]:
-    count = len(page.atoms)
     at = positions({partition: at.position for partition, at in page.receipt.positions.items()})
-    yield f"{count} row{'' if count == 1 else 's'} at {at}; receipt {format_id(page.receipt.receipt)}"
+    yield f"{counted(len(page.atoms), 'row')} at {at}; receipt {format_id(page.receipt.receipt)}"
     diagnostics = page.diagnostics
     behind = {name: sum(lag.values()) for name, lag in diagnostics.lag.items()}
     if any(behind.values()):
@@ -131,9 +135,17 @@ def _footer(page: Page) -> Iterable[str]:
     if diagnostics.unembedded:
         yield f"{diagnostics.unembedded} atoms have no vector (yet) and could not be compared"
     for cut in diagnostics.truncated:
-        yield f"cut: {jsontext.dumps(dict(cut)).decode()}"
+        yield f"cut: {_in_words(cut)}"
     if page.continuation is not None:
         yield f"more: --continue {page.continuation}"
+
+
+def _in_words(cut: Mapping[str, Any]) -> str:
+    """`candidates: limit 1000`"""
+    rest = ", ".join(
+        str(value) if name == "why" else f"{name} {value}" for name, value in cut.items() if name != "part"
+    )
+    return f"{cut.get('part')}: {rest}"
 
 
 def _is_shown(character: str) -> bool:

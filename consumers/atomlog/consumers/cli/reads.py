@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from atomlog.consumers.cli.arguments import ATOM_ID, JSON_FILE, JSON_OBJECT, with_read_options
-from atomlog.consumers.cli.output import emit, emit_bytes, emit_json, emit_page
+from atomlog.consumers.cli.output import counted, emit, emit_bytes, emit_json, emit_page
 from atomlog.consumers.cli.session import Session, example, run, with_keys, with_session
 from atomlog.consumers.freeze import Frozen, freeze
 from atomlog.consumers.quote import Quote
@@ -81,7 +81,7 @@ def members(session: Session, group: Any, *, as_manifest: bool, **options: Any) 
     if session.as_json:
         emit_json(frozen.to_dict())
     else:
-        emit(f"{format_id(frozen.manifest)}  {frozen.members} members in {frozen.pages} page(s)")
+        emit(f"{format_id(frozen.manifest)}  {counted(frozen.members, 'member')} in {counted(frozen.pages, 'page')}")
 
 
 @click.command(epilog=example("atomlog groups key:sencha --space notes"))

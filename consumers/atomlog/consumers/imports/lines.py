@@ -179,6 +179,8 @@ def _check_value(findings: Findings, schema: str, value: Any, where: str, bounds
 
 
 def _parse_id(value: Any, path: str) -> str:
+    if value is None:
+        raise invalid(path, "is missing")
     key = parse_key(value, path)
     if key.startswith(MEMBERSHIP_PREFIX):
         raise invalid(path, f"ids that begin with {MEMBERSHIP_PREFIX} are those of memberships")

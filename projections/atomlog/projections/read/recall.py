@@ -158,7 +158,8 @@ def rank(vectors: Vectors, queries: Queries, k: int, at: Positions, allowed: Map
         found = vectors.search(queries.space.id, vector, k, at, allowed)
         approximate |= found.approximate
         unembedded = max(unembedded, found.unembedded)
-        full |= len(found.hits) >= k
+        # Hits come best first: when the last one scores nothing, all that score have been found.
+        full |= len(found.hits) >= k and (queries.scoring != COSINE_MAX or found.hits[-1].score > 0)
         for hit in found.hits:
             score = float(hit.score)
             if queries.scoring == COSINE_MAX and score <= 0:
