@@ -27,7 +27,7 @@ check: $(STAMP) ## lint, format, strict types, import contracts, docs checks
 	$(BIN)/pytest -q tests/house/test_docs.py tests/house/test_imports.py tests/house/test_layout.py
 
 test: $(STAMP) ## every test (PYTEST_ARGS='-k name' to choose, PYTEST_WORKERS=n)
-	$(BIN)/pytest -q -n $(PYTEST_WORKERS) $(PYTEST_ARGS)
+	$(BIN)/pytest -q -n $(PYTEST_WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 demo: $(STAMP) ## install, then run the program's own demonstration
 	$(BIN)/atomlog demo
