@@ -40,6 +40,17 @@ HOSTILE: Final[tuple[Any, ...]] = (
     *(object(), Exception, range(3), "00000000-0000-0000-0000-000000000000", "0199-not-a-uuid"),
     *("0000-01-01T00:00:00Z", "9999-12-31T23:59:59-23:59", "2020-12-31T23:59:60Z", "2020-01-01T00:00:00"),
 )
+OPTIONS: Final = ("consistency", "at", "as_of", "at_least", "limit", "continuation", "timeout_s", "session", "revision")
+
+
+def scoped(part: str) -> Callable[[Store, Any], Any]:
+    return lambda store, it: store.recall("tea", scope={part: it}, space="notes")
+
+
+def with_option(option: str) -> Callable[[Store, Any], Any]:
+    return lambda store, it: store.get("key:tea", space="notes", **{"timeout_s": 0, option: it})
+
+
 PLACES: Final[dict[str, Callable[[Store, Any], Any]]] = {
     "ids": lambda store, it: store.get(it, space="notes"),
     "ids[0]": lambda store, it: store.get([it, "key:tea"], space="notes"),
@@ -58,22 +69,14 @@ PLACES: Final[dict[str, Callable[[Store, Any], Any]]] = {
     "numbers": lambda store, it: store.recall("tea", vectors={"hashing/1/512/cosine": it}, space="notes"),
     "number": lambda store, it: store.recall("tea", vectors={"hashing/1/512/cosine": [it] * 512}, space="notes"),
     "scope": lambda store, it: store.recall("tea", scope=it, space="notes"),
-    **{
-        f"scope.{part}": lambda store, it, part=part: store.recall("tea", scope={part: it}, space="notes")
-        for part in ("schema", "policy", "space", "groups", "time", "agent")
-    },
+    **{f"scope.{part}": scoped(part) for part in ("schema", "policy", "space", "groups", "time", "agent")},
     "scope.time.from": lambda store, it: store.recall("tea", scope={"time": {"from": it}}, space="notes"),
     "scope.groups.and": lambda store, it: store.recall("tea", scope={"groups": {"and": it}}, space="notes"),
     "selector": lambda store, it: store.read(it, space="notes"),
     "type": lambda store, it: store.read({"type": it}, space="notes"),
     "space": lambda store, it: store.get("key:tea", space=it),
     "policy": lambda store, it: store.get("key:tea", space="notes", policy=it),
-    **{
-        option: lambda store, it, option=option: store.get("key:tea", space="notes", **{"timeout_s": 0, option: it})
-        for option in (
-            *("consistency", "at", "as_of", "at_least", "limit", "continuation", "timeout_s", "session", "revision"),
-        )
-    },
+    **{option: with_option(option) for option in OPTIONS},
     "at[0]": lambda store, it: store.get("key:tea", space="notes", at={0: it}, timeout_s=0),
     "at_least.partition": lambda store, it: store.get(
         "key:tea", at_least={"partition": it, "position": 1}, timeout_s=0
