@@ -226,3 +226,31 @@ def _read(descriptor: int) -> bytes:
         return os.read(descriptor, 65_536)
     except OSError:  # the terminal is closed
         return b""
+
+
+@pytest.mark.parametrize("words", [("get", "key:a"), ("write",), ("--help",)])
+@pytest.mark.parametrize("closed", ["0", "1", "2", "012"])
+def test_a_closed_standard_stream_is_no_traceback_and_no_place_for_a_file_of_the_store(
+    words: tuple[str, ...], closed: str, tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    fill(store, batch("k", note("a", "Tea")))
+    closing = "".join(f" {number}>&-" for number in closed)
+    script = f'exec "$@"{closing}'
+    done = subprocess.run(
+        ["bash", "-c", script, "bash", *COMMAND, *words],
+        input=batch("k-2", note("b", "Coffee")).encode(),
+        capture_output=True,
+        env=environment(ATOMLOG_STORE=str(store), ATOMLOG_SPACE="notes"),
+        timeout=60,
+        check=False,
+    )
+    told = done.stderr.decode()
+    assert "Traceback" not in told
+    assert "Exception ignored" not in told
+    fails = "1" in closed or ("0" in closed and words == ("write",))
+    assert done.returncode == (1 if fails else 0), told
+    if fails and "2" not in closed:
+        assert told.startswith("error: ")
+    verified = atomlog("verify", store=store)
+    assert verified.code == 0, verified

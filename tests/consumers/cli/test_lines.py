@@ -36,6 +36,12 @@ def test_lines_are_numbered_and_blank_ones_left_out(kind: str, tmp_path: Path) -
             assert read(pipe) == expected
 
 
+def test_a_byte_order_mark_before_the_first_line_is_left_out() -> None:
+    mark = b"\xef\xbb\xbf"
+    assert read(io.BytesIO(mark + b"{}\r\n" + mark + b"{}")) == [(1, b"{}\r"), (2, mark + b"{}")]
+    assert read(io.BytesIO(mark + b"\n{}")) == [(2, b"{}")]
+
+
 def test_a_line_beyond_the_limit_is_not_held() -> None:
     assert read(io.BytesIO(b"x" * 200_000 + b"\nok\n" + b"y" * 2_000), 1_000) == [(1, None), (2, b"ok"), (3, None)]
 

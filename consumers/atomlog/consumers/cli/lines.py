@@ -5,6 +5,8 @@ import io
 from collections.abc import AsyncIterator
 from typing import BinaryIO, Final
 
+from atomlog.consumers.imports.raw import BOM
+
 CHUNK_BYTES: Final = 64 * 1024
 
 
@@ -15,21 +17,25 @@ async def lines(stream: BinaryIO, *, line_bytes_max: int) -> AsyncIterator[tuple
     """
     source = _Source(stream)
     held, too_long, number = bytearray(), False, 1
+
+    def taken() -> bytes:
+        return bytes(held.removeprefix(BOM) if number == 1 else held)
+
     while chunk := await source.chunk():
         *ends, rest = chunk.split(b"\n")
         for end in ends:
             held += end
             too_long = too_long or len(held) > line_bytes_max
-            if too_long or held.strip():
-                yield number, None if too_long else bytes(held)
+            if too_long or taken().strip():
+                yield number, None if too_long else taken()
             held.clear()
             too_long, number = False, number + 1
         held += rest
         if len(held) > line_bytes_max:
             held.clear()
             too_long = True
-    if too_long or held.strip():
-        yield number, None if too_long else bytes(held)
+    if too_long or taken().strip():
+        yield number, None if too_long else taken()
 
 
 class _Source:

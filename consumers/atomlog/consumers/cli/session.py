@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from atomlog.consumers.cli.output import printable, show_error
+from atomlog.consumers.cli.streams import leave_standard_output, take_standard_streams
 from atomlog.consumers.events import Event, is_trouble
 from atomlog.consumers.store import AsyncStore
 from atomlog.consumers.store_arguments import TIMEOUT_S_MAX
@@ -36,6 +37,15 @@ class Terminated(BaseException):
 class Root(click.Group):
     """The whole command. Ends with the exit code of what went wrong, and no traceback for what is not a bug."""
 
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        take_standard_streams()
+        try:
+            return super().main(*arguments, **options)
+        except OSError as error:  # of what is printed before a command runs, e.g. a help text
+            leave_standard_output()
+            click.echo(f"error: {error}", err=True)
+            sys.exit(EXIT_INTERNAL)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
@@ -48,10 +58,10 @@ class Root(click.Group):
         except Terminated:
             ctx.exit(EXIT_TERMINATED)
         except BrokenPipeError:
-            # Nobody reads any more; what is still buffered must not raise again while Python ends.
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+            leave_standard_output()
             ctx.exit(EXIT_BROKEN_PIPE)
         except OSError as error:
+            leave_standard_output()
             click.echo(f"error: {error}", err=True)
             ctx.exit(EXIT_INTERNAL)
 
