@@ -23,8 +23,6 @@ from atomlog.projections.read.page import Row
 from tests.consumers.imports.importing import BytesFile
 from tests.support.revisions import FILES, State, events, import_lines, states, to_jsonl
 
-pytest_plugins = ("tests.support.data",)
-
 SPACE = "history"
 KEYS = Keys(space=SPACE, policy=SPACE)
 RECEIPTS = 100
