@@ -99,7 +99,7 @@ def test_files_are_sources_directories_collections_and_commits_atoms(repository:
         "authored_at": "2026-01-01T00:00:00.000000Z",
         "speaker": "Aoi",
     }
-    assert value(store, "top.txt") == {"text": "T", "speaker": "Aoi"}
+    assert value(store, "top.txt") == {"text": "T", "path": "top.txt", "speaker": "Aoi"}
     assert (summary.commits, summary.written, summary.batches) == (1, 1, 1)
 
 

@@ -71,7 +71,8 @@ class CommitLines:
             for directory in _directories_of(change.path):
                 for line in self._directory_came(directory):
                     yield line
-            yield {"id": key, "text": text, "groups": [_parent(change.path)], **self._signed()}
+            value = {"text": text, "path": key}  # keys are not stored, so a found text would not say where it is from
+            yield {"id": key, "value": value, "groups": [_parent(change.path)], **self._signed()}
             return
         if change.status != "A":
             yield {"id": key, "op": "delete", "batch": self.batch}
