@@ -1,10 +1,11 @@
 """What commands say to people: the same id everywhere, words and not JSON, nothing made by a refused command."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.consumers.cli.driving import atomlog, batch, fill, member, note
+from tests.consumers.cli.driving import COMMAND, atomlog, batch, environment, fill, member, note
 
 
 @pytest.mark.parametrize(
@@ -66,3 +67,18 @@ def test_one_is_not_many(store: Path) -> None:
     assert frozen.out.endswith("  1 member in 1 page\n")
     frozen = atomlog("members", "key:tea", "--freeze", "--space", "notes", store=store)
     assert frozen.out.endswith("  2 members in 1 page\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("atomlog rebuild po", ["postings"]),
+        ("atomlog verify he", ["heads"]),
+        ("atomlog consume ids v", ["vectors"]),
+        ("atomlog consume he", []),
+    ],
+)
+def test_a_shell_completes_the_names_of_projections(words: str, offered: list[str]) -> None:
+    variables = environment(_ATOMLOG_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))
+    done = subprocess.run([*COMMAND], env=variables, capture_output=True, check=True)
+    assert [line.partition(",")[2] for line in done.stdout.decode().splitlines()] == offered

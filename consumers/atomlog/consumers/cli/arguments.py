@@ -79,6 +79,15 @@ ATOM_ID = AtomId()
 AT = At()
 
 
+def complete_with(*words: str) -> Function:
+    """What a shell offers for an argument: those of these words that begin so."""
+
+    def begun(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return begun
+
+
 def with_read_options(function: Function) -> Function:
     """Adds how a read is answered. The command gets them as keywords of the store's own names."""
     options = (

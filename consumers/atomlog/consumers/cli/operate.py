@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import click
 
-from atomlog.consumers.cli.arguments import AT
+from atomlog.consumers.cli.arguments import AT, complete_with
 from atomlog.consumers.cli.output import emit, emit_json, emit_table, positions
 from atomlog.consumers.cli.progress import progress_bars
 from atomlog.consumers.cli.session import Session, example, run, settings, with_session
 from atomlog.consumers.consume import run_consumer
 from atomlog.consumers.log_dump import log_dump
-from atomlog.consumers.parts import open_parts
+from atomlog.consumers.parts import PROJECTIONS, open_parts
 from atomlog.consumers.rebuild import first_error
 from atomlog.consumers.rebuild import rebuild as rebuild_projections
 from atomlog.consumers.rebuild import verify as verify_projections
@@ -24,6 +24,7 @@ from atomlog.kernel.ids import invalid
 from atomlog.kernel.system import SystemFiles
 from atomlog.kernel.times import parse_time
 
+HEADS: Final = "heads"
 MIB: Final = 1024 * 1024
 
 
@@ -62,7 +63,7 @@ def dump(session: Session, partition: int | None, since: int, until: int | None)
 
 
 @click.command(epilog=example("atomlog rebuild", "atomlog rebuild postings vectors --force"))
-@click.argument("names", metavar="[NAME]…", nargs=-1)
+@click.argument("names", metavar="[NAME]…", nargs=-1, shell_complete=complete_with(*PROJECTIONS, HEADS))
 @click.option("--force", is_flag=True, help="Exchange it even where it differs from the live one.")
 @with_session
 def rebuild(session: Session, names: tuple[str, ...], *, force: bool) -> None:
@@ -86,7 +87,7 @@ def rebuild(session: Session, names: tuple[str, ...], *, force: bool) -> None:
 
 
 @click.command(epilog=example("atomlog verify", "atomlog verify ids --json"))
-@click.argument("names", metavar="[NAME]…", nargs=-1)
+@click.argument("names", metavar="[NAME]…", nargs=-1, shell_complete=complete_with(*PROJECTIONS, HEADS))
 @with_session
 def verify(session: Session, names: tuple[str, ...]) -> None:
     """Build projections anew from the log and compare them with the live ones; change nothing.
@@ -108,7 +109,7 @@ def verify(session: Session, names: tuple[str, ...]) -> None:
 
 
 @click.command(epilog=example("atomlog consume vectors", "atomlog consume ids relations postings --wait"))
-@click.argument("names", metavar="NAME…", nargs=-1, required=True)
+@click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_with(*PROJECTIONS))
 @click.option("--wait", is_flag=True, help="Wait while another process follows, instead of ending.")
 @click.option("--status-every", type=float, metavar="SECONDS", help="Say the status so often.")
 @with_session
