@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from atomlog.consumers.follower import Follower
+from atomlog.consumers.kinds import RocksKind
 from atomlog.consumers.watchdog import watch
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.kv import Staged
 from atomlog.kernel.ports import Log
 from atomlog.kernel.system import SystemFiles
 from atomlog.kernel.tail import Checkpoint, EffectiveRecord
+from atomlog.projections.base import Projection
 from tests.consumers.worlds import QUICK, Stubborn, Toy, World, ids, run, toy, until
 from tests.support.batches import STEP_US
 from tests.support.sealed import SleptClock
@@ -638,6 +640,62 @@ def test_a_published_generation_is_followed_and_positions_never_go_back(tmp_path
         await until(lambda: not Path(world.root, "projections/toy/g000001").exists(), "the removal")
         async with follower.pinned() as projection:
             assert projection.verify(0) == 31
+        await follower.close()
+
+    run(scenario())
+
+
+def test_a_generation_that_is_published_while_a_follower_opens_the_old_one_does_not_take_its_files(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        world = World.make(tmp_path)
+        end = await world.write(30)
+        kind = toy()
+        await built_beside(world, kind, end)
+        old = Path(world.root, "projections/toy/g000001")
+
+        class Late(RocksKind):
+            """A rebuild publishes just after the follower has read which generation counts."""
+
+            def open_primary(self, directory: str) -> Projection:
+                projection = super().open_primary(directory)
+                if directory == str(old):
+                    world.directory("toy").publish(world.directory("toy").new_generation())
+                return projection
+
+        late = Late(name="toy", make=kind.make, block_cache_bytes=kind.block_cache_bytes)
+        holding = await Follower.start(world.context, world.directory("toy"), late)
+        assert holding.generation == "g000001"
+        assert (old / "db" / "CURRENT").exists()
+        await until(lambda: holding.generation == "g000002", "the exchange")
+        await reach(world, holding, end - 1)
+        await until(lambda: not old.exists(), "the removal")
+        assert not world.said("follower_failed")
+        await holding.close()
+
+    run(scenario())
+
+
+def test_a_generation_that_fails_at_every_write_gives_way_to_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        world = World.make(tmp_path)
+        end = await world.write(5)
+        kind = toy()
+        follower = await start(world, kind)
+        await reach(world, follower, end - 1)
+
+        def failing(*_: object) -> None:
+            raise OSError("its directory is gone")
+
+        monkeypatch.setattr(follower._appliers[0], "advance", failing)
+        end = await world.write(5)
+        await until(lambda: bool(world.said("follower_failed")), "the failure")
+        await built_beside(world, kind, end)
+        await until(lambda: follower.generation == "g000002", "the exchange")
+        await reach(world, follower, end - 1)
         await follower.close()
 
     run(scenario())

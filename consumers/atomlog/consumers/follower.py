@@ -97,7 +97,7 @@ class Follower:
         followed = range(context.config.partitions) if partitions is None else partitions
         follower = cls(context, directory, kind, held, followed, Handle(generation, projection))
         try:
-            directory.sweep()
+            directory.sweep({generation.name})  # a rebuild may have published another one since CURRENT was read
             for applier in follower._appliers.values():
                 await applier.check()
             await kind.prepare(projection)
@@ -219,10 +219,7 @@ class Follower:
         start, failure = 0, ""
         while self._counts(epoch):
             try:
-                moved = await self._round(start, epoch)
-                await self._sync_if_due()
-                await self._swap_if_published(epoch)
-                await self._bury()
+                moved = await self._applied_and_swapped(start, epoch)
                 await self._note_health()
                 await (self._context.clock.sleep(0) if moved else self._idle())
             except Exception as error:  # a bug or the machine: said, and tried again, never a silent end
@@ -232,6 +229,18 @@ class Follower:
                 failure = text
                 await self._context.clock.sleep(self._context.settings.apply_retry_ms / 1_000)
             start += 1
+
+    async def _applied_and_swapped(self, start: int, epoch: int) -> bool:
+        """A round, and the exchange of generations. A failing generation keeps no later one from taking over."""
+        try:
+            moved = await self._round(start, epoch)
+            await self._sync_if_due()
+        except Exception:
+            await self._swap_if_published(epoch)
+            raise
+        await self._swap_if_published(epoch)
+        await self._bury()
+        return moved
 
     async def _round(self, start: int, epoch: int) -> bool:
         """Each partition once, a different one first each time; True when one moved."""
