@@ -81,4 +81,4 @@ def test_one_is_not_many(store: Path) -> None:
 def test_a_shell_completes_the_names_of_projections(words: str, offered: list[str]) -> None:
     variables = environment(_ATOMLOG_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))
     done = subprocess.run([*COMMAND], env=variables, capture_output=True, check=True)
-    assert [line.partition(",")[2] for line in done.stdout.decode().splitlines()] == offered
+    assert [line.partition(",")[2] for line in done.stdout.decode().split()] == offered
