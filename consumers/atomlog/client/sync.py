@@ -1,16 +1,20 @@
 """`Store`: the store for programs without an event loop. One background thread runs the asynchronous one."""
 
 import asyncio
+import os
+import selectors
 import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
+from weakref import WeakSet
 
+from atomlog.consumers.processes import process_id
 from atomlog.consumers.quote import Quote
 from atomlog.consumers.rebuild_job import RebuildReport
 from atomlog.consumers.status import Status
-from atomlog.consumers.store import AsyncStore
+from atomlog.consumers.store import AsyncStore, forked
 from atomlog.consumers.store_arguments import Id
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.consumers.writing import RawBatch
@@ -26,14 +30,28 @@ class _Loop:
     """An event loop in a thread of its own."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._selector = selectors.DefaultSelector()
+        self._loop = asyncio.SelectorEventLoop(self._selector)
         self._thread = threading.Thread(target=self._loop.run_forever, name="atomlog-store", daemon=True)
         self._thread.start()
         self._changing = threading.Lock()
         self._closed = False
+        self._process = process_id()
+        _LOOPS.add(self)
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """False in a child that was forked since: threads stay with the parent."""
+        return self._process == process_id()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`; an interrupt here cancels it there. INVALID_INPUT after `close`."""
+        """The result of `work`; an interrupt here cancels it there.
+
+        INVALID_INPUT after `close`, and in a forked child.
+        """
+        if not self.is_of_this_process:
+            work.close()
+            raise forked()
         with self._changing:
             if self._closed:
                 work.close()
@@ -55,6 +73,24 @@ class _Loop:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+    def let_go(self) -> None:
+        """In a forked child: what it inherited watches the parent's sockets, and cleaning up would end that."""
+        if not self._closed and hasattr(self._selector, "fileno"):
+            nothing = os.open(os.devnull, os.O_RDONLY)
+            os.dup2(nothing, self._selector.fileno(), inheritable=False)
+            os.close(nothing)
+
+
+_LOOPS: Final[WeakSet[_Loop]] = WeakSet()
+
+
+def _let_go() -> None:
+    for loop in list(_LOOPS):
+        loop.let_go()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 class Store:
@@ -89,6 +125,8 @@ class Store:
         """Answer what is in hand, make everything durable, release every lock."""
         if not self._closed:
             self._closed = True
+            if not self._loop.is_of_this_process:
+                return  # everything is the parent's
             try:
                 self._loop.run(self._store.close())
             finally:

@@ -17,6 +17,7 @@ from atomlog.consumers.log_dump import log_dump
 from atomlog.consumers.opening import Opening
 from atomlog.consumers.parts import PROJECTIONS, Machine, Parts, create_store, open_parts
 from atomlog.consumers.paths import checked_path
+from atomlog.consumers.processes import process_id
 from atomlog.consumers.quote import Quote, read_quote
 from atomlog.consumers.rebuild import Progress, rebuild
 from atomlog.consumers.rebuild_job import RebuildReport
@@ -25,7 +26,7 @@ from atomlog.consumers.store_arguments import Id, id_list, name_list, positions_
 from atomlog.consumers.store_config import SHARD_ROWS, VECTOR_SPACES, StoreConfig
 from atomlog.consumers.writing import RawBatch, WriteSide
 from atomlog.kernel import model
-from atomlog.kernel.errors import fail
+from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ids import invalid, parse_key, parse_name, shown
 from atomlog.kernel.ports import Files
 from atomlog.kernel.settings import Settings
@@ -51,6 +52,7 @@ class AsyncStore:
         self._writing = writing
         self._views = views
         self._closed = False
+        self._process = process_id()
         self._reader = Reader(
             indexes=views,
             content=parts.content,
@@ -150,6 +152,8 @@ class AsyncStore:
         if self._closed:
             return
         self._closed = True
+        if self._process != process_id():
+            return  # a forked child has nothing to give back: everything is its parent's
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._parts.close)
             closing.push_async_callback(self._views.close)
@@ -421,6 +425,8 @@ class AsyncStore:
                 yield record
 
     def _check_open(self) -> None:
+        if self._process != process_id():
+            raise forked()
         if self._closed:
             raise invalid("store", "the store is closed")
 
@@ -430,3 +436,8 @@ def _is_absent_or_empty(files: Files, directory: str) -> bool:
         return not files.exists(directory) or not files.list(directory)
     except NotADirectoryError:
         return False  # what it is instead is said when its configuration is looked for
+
+
+def forked() -> AtomlogError:
+    """INVALID_INPUT: its locks, threads and connections are those of the process that opened it."""
+    return invalid("store", "it was opened by the process that this one was forked from; open it anew here")

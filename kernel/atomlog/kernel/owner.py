@@ -8,7 +8,7 @@ append that may or may not have worked. Releasing ends in standby. Failed and cl
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, Literal
 
 from atomlog.kernel import model
@@ -60,8 +60,8 @@ class Owner:
             unread=self._unread,
             allocator=allocator,
             digest_keys=self._digest_keys,
-            prepare_again=lambda ask: self._work_on(ask, self._prepare_again(ask)),
-            answer_stored=lambda ask: self._work_on(ask, self._answer_stored(ask)),
+            prepare_again=lambda ask: self._work_on(ask, self._prepare_again),
+            answer_stored=lambda ask: self._work_on(ask, self._answer_stored),
             doubt=self._doubt,
             spawn=self._spawn,
         )
@@ -277,7 +277,7 @@ class Owner:
             if ask.question:
                 ask.tell(model.Outcome(state="unknown"))
             elif ask.tries < TRIES_MAX:
-                self._work_on(ask, self._prepare_again(ask))
+                self._work_on(ask, self._prepare_again)
             else:
                 ask.refuse(fail("OVERLOADED", "the log did not take the write; nothing of it was written"))
 
@@ -374,19 +374,18 @@ class Owner:
         if error is not None:
             self._failed(error)
 
-    def _work_on(self, ask: Ask, work: Coroutine[Any, Any, None]) -> None:
+    def _work_on(self, ask: Ask, work: Callable[[Ask], Coroutine[Any, Any, None]]) -> None:
         """A task for one ask, which is answered however it ends."""
+        task = asyncio.create_task(work(ask))
+        self._tasks.add(task)
+        task.add_done_callback(lambda done: self._worked_on(ask, done))
 
-        async def bounded() -> None:
-            try:
-                await work
-            except asyncio.CancelledError:
-                ask.refuse(self._in_doubt("the store was closed"))
-                raise
-            except Exception as error:
-                ask.refuse(error)
-
-        self._spawn(bounded())
+    def _worked_on(self, ask: Ask, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            ask.refuse(self._in_doubt("the store was closed"))
+        elif isinstance(error := task.exception(), Exception):
+            ask.refuse(error)
 
     def _say(self, event: str, **fields: Any) -> None:
         self._world.say({"event": event, "partition": self._partition, **fields})

@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.system import SystemFile, SystemFiles
 from tests.support.kernel_world import batch, create
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 async def opened(directory: Path, **options: Any) -> AsyncStore:
@@ -194,3 +198,50 @@ async def test_a_store_tells_what_troubles_its_writing_although_nobody_asked(
     assert '"event":"in_doubt"' in caplog.text
     full_disk.full = ""
     await store.close()
+
+
+FORKED = """
+import os, sys
+from atomlog.client import Store
+from atomlog.kernel.errors import AtomlogError
+
+def source(name):
+    change = {"op": "create", "key": name, "schema": "source", "value": {"text": name}}
+    return {"space": "notes", "idempotency_key": name, "changes": [change]}
+
+store = Store.open(sys.argv[1], projections=["ids"])
+beside = Store.open(sys.argv[1], projections=["ids"])  # writes through the first
+for one in (store, beside):
+    one.write(source(f"before {id(one)}"))
+child = os.fork()
+if child == 0:
+    for one in (store, beside):
+        try:
+            one.write(source("by the child"))
+        except AtomlogError as error:
+            print(error.code, flush=True)
+        one.close()
+    {leave}
+os.waitpid(child, 0)
+for one in (store, beside):
+    one.write(source(f"after {id(one)}"))
+    assert one.outcome("by the child", space="notes").state == "never"
+beside.close()
+store.close()
+with Store.open(sys.argv[1], projections=["ids"]) as again:
+    again.wait_until_current()
+    print(len(again.get([f"key:after {id(one)}" for one in (store, beside)], space="notes").atoms), flush=True)
+"""
+
+
+@pytest.mark.parametrize("leave", ["os._exit(0)", "sys.exit(0)"])
+def test_a_forked_child_cannot_use_the_store_and_leaves_its_parent_alone(tmp_path: Path, leave: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED.replace("{leave}", leave), str(tmp_path / "s")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("INVALID_INPUT\nINVALID_INPUT\n2\n", 0), done.stderr
