@@ -1,4 +1,4 @@
-"""From a plan to the bytes of a batch: keys, sealing, encoding. Nothing here waits.
+"""From a plan to the bytes of a batch: keys, sealing, encoding, and their size. Nothing here waits.
 
 Order matters once: the clear part is encoded first, because it is the associated data of the seal.
 """
@@ -13,12 +13,14 @@ from atomlog.kernel import jsontext
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.content import seal_blob, seal_content
 from atomlog.kernel.decide import PlannedRevision, Prepared
+from atomlog.kernel.errors import fail
+from atomlog.kernel.findings import detail
 from atomlog.kernel.keys import KeyAllocator, KeyRing
 from atomlog.kernel.ports import Randomness
 from atomlog.kernel.sealing import NONCE_BYTES
 from atomlog.kernel.text import long_text, with_blob
 from atomlog.schemas import codec
-from atomlog.schemas.batch import Batch
+from atomlog.schemas.batch import Batch, encode_batch
 from atomlog.schemas.content import Content, Provenance, SuppliedVector, encode_content
 from atomlog.schemas.revision import Clear, encode_clear, join_sealed
 
@@ -31,9 +33,10 @@ class KeyMissing(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """A batch ready to be appended, and the sealed blobs that must be durable before it is."""
+    """A batch ready to be appended, as a record's value too, and the sealed blobs that must be durable before it."""
 
     batch: Batch
+    value: bytes
     blobs: tuple[bytes, ...]
 
 
@@ -47,14 +50,30 @@ class Builder:
     bounds: Bounds
 
     def build(self, prepared: Prepared, plan: Sequence[PlannedRevision], recorded_at_us: int) -> Built:
-        """Raises KeyMissing before any new key is taken."""
+        """Takes a key for each new atom; none when it raises.
+
+        Raises KeyMissing, and BOUND_EXCEEDED when the sealed batch is too large.
+        """
         known = [None if planned.key_id is None else self._known_key(planned.key_id) for planned in plan]
+        taken: list[tuple[bytes, bytes]] = []
         blobs: list[bytes] = []
         revisions: list[bytes] = []
-        for planned, key in zip(plan, known, strict=True):
-            key_id, content_key = self.allocator.take() if key is None else key
-            revisions.append(self._revision(planned, key_id, content_key, recorded_at_us, blobs))
-        batch = Batch(
+        try:
+            for planned, key in zip(plan, known, strict=True):
+                if key is None:
+                    key = self.allocator.take()
+                    taken.append(key)
+                revisions.append(self._revision(planned, *key, recorded_at_us, blobs))
+            batch = self._batch(prepared, revisions, recorded_at_us)
+            value = codec.wrap(codec.current("Batch").fingerprint, encode_batch(batch))
+            self._check_size(value)
+        except BaseException:
+            self.allocator.give_back(taken)
+            raise
+        return Built(batch=batch, value=value, blobs=tuple(blobs))
+
+    def _batch(self, prepared: Prepared, revisions: Sequence[bytes], recorded_at_us: int) -> Batch:
+        return Batch(
             request_key=prepared.request_key,
             request_digest=prepared.request_digest,
             digest_key_id=prepared.digest_key_id,
@@ -65,7 +84,13 @@ class Builder:
             inbox=None,
             revisions=tuple(revisions),
         )
-        return Built(batch=batch, blobs=tuple(blobs))
+
+    def _check_size(self, value: bytes) -> None:
+        limit = self.bounds.batch_bytes_max
+        if len(value) > limit:
+            message = f"{len(value)} bytes sealed are more than {limit}; split the batch"
+            found = detail("changes", "BOUND_EXCEEDED", message, found=len(value), limit=limit)
+            raise fail("BOUND_EXCEEDED", f"changes: {message}", details=[found])
 
     def _known_key(self, key_id: bytes) -> tuple[bytes, bytes]:
         key = self.ring.key_now(key_id)

@@ -12,7 +12,6 @@ from typing import Any, Final
 from atomlog.kernel import model
 from atomlog.kernel.build import Builder, KeyMissing
 from atomlog.kernel.decide import Duplicate, Plan, Refused, decide
-from atomlog.kernel.errors import fail
 from atomlog.kernel.heads import PENDING, Accepted, HeadView, stage_pending
 from atomlog.kernel.inflight import Appended, Ask, Group, Unread
 from atomlog.kernel.keys import KeyAllocator
@@ -21,7 +20,6 @@ from atomlog.kernel.results import write_result
 from atomlog.kernel.tail import EffectiveRecord
 from atomlog.kernel.world import Term, World
 from atomlog.schemas import codec
-from atomlog.schemas.batch import encode_batch
 from atomlog.schemas.record import Record
 
 GROUP_KEYS_MAX: Final = 4_096  # content keys made ready for one group; one batch may have more
@@ -204,15 +202,13 @@ class Committer:
         try:
             self._term.behind_ms(now_us, self._world.settings.clock_skew_stop_ms)
             built = self._builder.build(ask.prepared, plan.revisions, recorded_at_us)
-            value = codec.wrap(codec.current("Batch").fingerprint, encode_batch(built.batch))
-            self._check_size(value)
         except KeyMissing:
             self._prepare_again(ask)
             return
         except Exception as error:
             ask.refuse(error)
             return
-        record = self.add_record(group, "Batch", value)
+        record = self.add_record(group, "Batch", built.value)
         group.blobs += [(ask, blob) for blob in built.blobs]
         group.writes[record.seq] = Appended(ask, built.batch)
         stage_pending(self._view, group.layer, self._partition, built.batch)
@@ -279,12 +275,3 @@ class Committer:
             except Exception as error:
                 ask.refuse(error)
                 raise
-
-    def _check_size(self, value: bytes) -> None:
-        limit = self._world.rules.bounds.batch_bytes_max
-        if len(value) > limit:
-            message = f"{len(value)} bytes sealed are more than {limit}; split the batch"
-            detail = {"path": "changes", "code": "BOUND_EXCEEDED", "message": message}
-            raise fail(
-                "BOUND_EXCEEDED", f"changes: {message}", details=[{**detail, "found": len(value), "limit": limit}]
-            )

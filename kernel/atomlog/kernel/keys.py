@@ -246,6 +246,10 @@ class KeyAllocator:
             raise RuntimeError("no key is ready: reserve keys before taking them")
         return self._ready.popleft()
 
+    def give_back(self, keys: Sequence[tuple[bytes, bytes]]) -> None:
+        """Keys of `take`, in its order, under which nothing was stored: they are handed out next."""
+        self._ready.extendleft(reversed(keys))
+
     def unused(self, used: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
         """For a take-over: every key of the pages that stood at `start` that is to be destroyed.
 

@@ -34,17 +34,20 @@ class DigestKeys:
         self._view = view
         self._partition = partition
         self._allocator = allocator
-        self._drawn: OrderedDict[str, bytes] = OrderedDict()
+        self._drawn: OrderedDict[str, tuple[bytes, bytes]] = OrderedDict()
 
     def find(self, space: str) -> bytes | None:
-        return self._view.digest_key(self._partition, space) or self._drawn.get(space)
+        drawn = self._drawn.get(space)
+        return self._view.digest_key(self._partition, space) or (None if drawn is None else drawn[0])
 
     def draw(self, space: str) -> None:
         """Draw one if there is none and a key is ready."""
         if self.find(space) is None and self._allocator.ready:
-            self._drawn[space] = self._allocator.take()[0]
+            self._drawn[space] = self._allocator.take()
             if len(self._drawn) > _DRAWN_MAX:
-                self._drawn.popitem(last=False)
+                former, key = self._drawn.popitem(last=False)
+                if self.find(former) is None:  # no batch of the space came to be
+                    self._allocator.give_back([key])
 
     def clear(self) -> None:
         self._drawn.clear()

@@ -293,6 +293,33 @@ async def test_a_batch_of_exactly_the_limit_is_taken_and_one_byte_more_is_not() 
     await owner.close()
 
 
+async def test_refused_batches_take_no_keys_however_many_there_are() -> None:
+    keys = FaultyKeyStore()
+    owner = await claimed(memory_bench(keys=keys, settings=PATIENT, bounds=Bounds(batch_bytes_max=50_000)))
+    await write(owner, batch("k0", create("a0")))
+    ready = owner._allocator.ready
+    for n in range(20):
+        large = [create(f"a{n}-{m}", text="x" * 1_000) for m in range(60)]
+        assert await code_of(write(owner, batch(f"large {n}", *large))) == "BOUND_EXCEEDED"
+        nobody = {"op": "retire", "atom": "key:nobody", "expected": "0" * 8 + "-0000-7000-8000-000000000001"}
+        assert await code_of(write(owner, batch(f"none {n}", nobody))) == "NOT_FOUND"
+    assert owner._allocator.ready == ready
+    made = await write(owner, batch("k1", create("a1")))
+    assert made.replayed is False
+    await owner.close()
+
+
+async def test_refused_batches_of_ever_new_spaces_keep_no_keys() -> None:
+    keys = FaultyKeyStore()
+    owner = await claimed(memory_bench(keys=keys, settings=PATIENT))
+    nobody = {"op": "retire", "atom": "key:nobody", "expected": "0" * 8 + "-0000-7000-8000-000000000001"}
+    for n in range(1_300):
+        assert await code_of(write(owner, batch("k", nobody, space=f"space-{n}"))) == "NOT_FOUND"
+    assert sum(keys.puts) * 256 - owner._allocator.ready == 1_024
+    assert await code_of(write(owner, batch("k", create("a"), space="space-0"))) == "accepted"
+    await owner.close()
+
+
 async def test_a_thousand_creates_are_one_record() -> None:
     log = server()
     owner = await claimed(memory_bench(log, settings=PATIENT))
