@@ -192,7 +192,7 @@ class Course:
 
 @pytest.fixture(scope="module")
 def shape() -> Shape:
-    return Shape(shard_rows=128)
+    return Shape(shard_rows=50_000)
 
 
 @pytest.mark.timeout(300)

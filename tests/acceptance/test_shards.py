@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,6 +57,16 @@ class Points:
             numbers = range(start, min(start + BATCH, ROWS))
             self.made += (await self.write([source(f"point {number}") for number in numbers]))["results"]
 
+    async def settled(self) -> None:
+        """Until every point has its vector where it is read."""
+        await self.deployment.current()
+
+        async def embedded() -> bool:
+            page = await self.deployment.read(recall([0.0] * DIM), limit=1)
+            return bool(page.page["diagnostics"]["unembedded"] == 0)
+
+        await until(embedded, "every point has its vector")
+
     def nearest(self, state: State, query: Sequence[float], count: int) -> list[str]:
         heads = [head for head in state.heads.values() if not head.retired]
         rows = np.array([self.vectors[head.revision] for head in heads], dtype=np.float64)
@@ -85,6 +96,11 @@ def sealed(deployment: Deployment) -> list[tuple[Any, ...]]:
     return [(*(shard[name] for name in names), shard["graph"]["sha256"]) for shard in manifest(deployment)]
 
 
+async def has_floor(deployment: Deployment, floor: int) -> bool:
+    asof = (await deployment.projections())["vectors"]["asof"]
+    return bool(asof == {"kind": "exact", "floor": floor})
+
+
 def recall(query: Sequence[float]) -> dict[str, Any]:
     return {"type": "recall", "vectors": {SPACE_ID: list(query)}}
 
@@ -93,8 +109,9 @@ def recall(query: Sequence[float]) -> dict[str, Any]:
 async def test_shards_seal_are_renewed_stay_pinned_and_are_rebuilt_alike(deployment: Deployment, space: str) -> None:
     points = Points(deployment, space)
     await points.plant()
-    old = await deployment.current()
     await until(lambda: len(manifest(deployment)) == ROWS // SHARD_ROWS, "eight shards are sealed")
+    await points.settled()
+    old = await deployment.current()
     queries = [points.point() for _ in range(10)]
     for query in queries:
         points.check(query, [await deployment.read(recall(query), limit=10)])
@@ -108,11 +125,11 @@ async def test_shards_seal_are_renewed_stay_pinned_and_are_rebuilt_alike(deploym
     written = await points.write([revise(made, {"text": "moved"}) for made in dying])
     floor = written["receipt"]["position"]
     await until(lambda: manifest(deployment)[2]["floor"] == floor, "the shard is renewed")
-    await deployment.current()
+    await points.settled()
     assert [shard["floor"] for shard in manifest(deployment)] == [-1, -1, floor, *[-1] * 5]
     assert manifest(deployment)[2]["count"] == SHARD_ROWS - DEAD
     assert [one for one in sealed(deployment) if one[2] != 2] == [one for one in before if one[2] != 2]
-    assert (await deployment.projections())["vectors"]["asof"] == {"kind": "exact", "floor": floor}
+    await until(partial(has_floor, deployment, floor), "the reader sees the renewed shard")
 
     # The recall that began before goes on over what it saw; a new one as of then is refused.
     pages = [first]
@@ -127,6 +144,7 @@ async def test_shards_seal_are_renewed_stay_pinned_and_are_rebuilt_alike(deploym
         assert (await deployment.replay(page.receipt_id)).body == page.body
     error = await refused(deployment.read(recall(queries[1]), at=dict(old)), "CONSISTENCY_UNAVAILABLE")
     assert f"vectors can be read as of position {floor}" in error.message
+    await points.settled()
     for query in queries:
         points.check(query, [await deployment.read(recall(query), limit=10)])
 
@@ -138,5 +156,6 @@ async def test_shards_seal_are_renewed_stay_pinned_and_are_rebuilt_alike(deploym
         assert (done.code, report["equal"], report["swapped"]) == (0, True, True), done
         await until(lambda: len(manifest(deployment)) == len(live), "the rebuilt shards are sealed")
         assert sealed(deployment) == live
+    await points.settled()
     for query in queries:
         points.check(query, [await deployment.read(recall(query), limit=10)])

@@ -168,6 +168,13 @@ async def test_F19_a_key_with_the_same_content_gives_the_result_again_and_with_o
     await refused(deployment.writer.write(other), "IDEMPOTENCY_MISMATCH")
     await refused(deployment.write_from_elsewhere(other), "IDEMPOTENCY_MISMATCH")
 
+    # So are two contents under one key at once, whichever comes first.
+    rivals = [{**batch, "idempotency_key": "rivals", "changes": [source(text)]} for text in ("milk", "sugar")]
+    answers = await asyncio.gather(*map(deployment.writer.write, rivals), return_exceptions=True)
+    (loser,) = (one for one in answers if isinstance(one, AtomlogError))
+    assert loser.code == "IDEMPOTENCY_MISMATCH"
+    end += 1
+
     assert await deployment.end(deployment.partition(space)) == end
     read = await deployment.read(history("key:tea"), space=space, at_least=moved["receipt"])
     assert [row["value"]["text"] for row in read.rows] == ["tea", "coffee"]
