@@ -9,7 +9,6 @@ from atomlog.kernel.blobs import MemoryBlobStore
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.commit_rule import Genesis
 from atomlog.kernel.content import ContentOpener
-from atomlog.kernel.decide import Rules
 from atomlog.kernel.heads import Heads
 from atomlog.kernel.keys import KeyRing
 from atomlog.kernel.keystore import MemoryKeyStore
@@ -17,6 +16,7 @@ from atomlog.kernel.kv import MemoryKv
 from atomlog.kernel.log.memory import MemoryLog, MemoryLogServer
 from atomlog.kernel.model import LOCAL_PRINCIPAL, Outcome, WriteResult
 from atomlog.kernel.owner import Owner
+from atomlog.kernel.plan import Rules
 from atomlog.kernel.ports import KeyStore, Log, Receipts
 from atomlog.kernel.requests import parse_write
 from atomlog.kernel.settings import Settings

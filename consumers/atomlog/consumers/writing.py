@@ -15,12 +15,12 @@ from atomlog.consumers.owner_socket import NAME, OwnerConnection, OwnerServer
 from atomlog.consumers.parts import Parts
 from atomlog.consumers.processes import process_id
 from atomlog.kernel import model
-from atomlog.kernel.decide import Rules
 from atomlog.kernel.errors import AtomlogError, InDoubtError, fail
 from atomlog.kernel.findings import Findings
 from atomlog.kernel.heads import Heads, Place
 from atomlog.kernel.ids import parse_id, parse_key, parse_name, partition_of
 from atomlog.kernel.owner import Owner
+from atomlog.kernel.plan import Rules
 from atomlog.kernel.prepare import cites_receipts
 from atomlog.kernel.request_copy import plain_copy
 from atomlog.kernel.request_types import Batch

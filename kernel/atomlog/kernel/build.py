@@ -12,10 +12,10 @@ from typing import Any, Final
 from atomlog.kernel import jsontext
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.content import seal_blob, seal_content
-from atomlog.kernel.decide import PlannedRevision, Prepared
 from atomlog.kernel.errors import fail
 from atomlog.kernel.findings import detail
 from atomlog.kernel.keys import KeyAllocator, KeyRing
+from atomlog.kernel.plan import PlannedRevision, Prepared
 from atomlog.kernel.ports import Randomness
 from atomlog.kernel.sealing import NONCE_BYTES
 from atomlog.kernel.text import long_text, with_blob

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 from atomlog.kernel import model
 from atomlog.kernel.build import Builder, KeyMissing
-from atomlog.kernel.decide import Duplicate, Plan, Refused, decide
+from atomlog.kernel.decide import decide
 from atomlog.kernel.heads import PENDING, Accepted, HeadView, stage_pending
 from atomlog.kernel.inflight import Appended, Ask, Group, Unread
 from atomlog.kernel.keys import KeyAllocator
+from atomlog.kernel.plan import Duplicate, Plan, Refused
 from atomlog.kernel.prepare import DigestKeys
 from atomlog.kernel.results import write_result
 from atomlog.kernel.tail import EffectiveRecord

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from atomlog.kernel import model
-from atomlog.kernel.decide import Prepared
 from atomlog.kernel.errors import fail
 from atomlog.kernel.heads import HeadView
+from atomlog.kernel.plan import Prepared
 from atomlog.schemas.batch import Batch
 from atomlog.schemas.record import Record
 

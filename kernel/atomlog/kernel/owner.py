@@ -14,12 +14,12 @@ from typing import Any, Final, Literal
 from atomlog.kernel import model
 from atomlog.kernel.claim import Claimer
 from atomlog.kernel.committer import Committer
-from atomlog.kernel.decide import Prepared
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.following import Following
 from atomlog.kernel.heads import HeadView, Place
 from atomlog.kernel.inflight import RETRY_MS, Ask, InHand, Scope, Unread
 from atomlog.kernel.keys import KeyAllocator
+from atomlog.kernel.plan import Prepared
 from atomlog.kernel.prepare import DigestKeys, Preparer
 from atomlog.kernel.results import Stored
 from atomlog.kernel.tail import EffectiveRecord

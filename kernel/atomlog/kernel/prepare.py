@@ -10,11 +10,11 @@ from typing import Final
 
 from atomlog.kernel import model
 from atomlog.kernel.content import ContentOpener, Opened
-from atomlog.kernel.decide import Assigned, Prepared
 from atomlog.kernel.errors import AtomlogError, Detail, fail
 from atomlog.kernel.heads import HeadView
 from atomlog.kernel.ids import uuid7
 from atomlog.kernel.keys import KeyAllocator, KeyRing
+from atomlog.kernel.plan import Assigned, Prepared
 from atomlog.kernel.ports import Clock, Log, Randomness, Receipts
 from atomlog.kernel.results import read_effective
 from atomlog.kernel.sealing import request_digest, request_key

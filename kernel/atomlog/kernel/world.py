@@ -6,10 +6,10 @@ from typing import Any
 
 from atomlog.kernel.commit_rule import INITIAL, CommitState, Genesis
 from atomlog.kernel.content import ContentOpener
-from atomlog.kernel.decide import Rules
 from atomlog.kernel.errors import fail
 from atomlog.kernel.heads import Heads
 from atomlog.kernel.keys import KeyRing
+from atomlog.kernel.plan import Rules
 from atomlog.kernel.ports import BlobStore, Clock, Log, Randomness, Receipts, Workers
 from atomlog.kernel.settings import Settings
 from atomlog.schemas import codec
