@@ -100,7 +100,7 @@ class Course:
             selector = self.question()
             match self.random.choice(("snapshot", "version_pinned", "past")):
                 case "past":
-                    await self.check(selector, at={self.partition: self.random.randrange(self.checked + 1)})
+                    await self.check(selector, at={self.partition: self.random.randint(0, max(self.checked, 0))})
                 case mode:
                     await self.check(selector, consistency=mode)
 
