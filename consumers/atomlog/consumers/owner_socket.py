@@ -23,6 +23,8 @@ from atomlog.kernel.errors import AtomlogError, fail, from_dict
 
 NAME: Final = "owner.sock"
 REQUESTS_MAX: Final = 1_024  # of one connection at a time; more wait in the socket
+BACKLOG: Final = 1_024  # connections that wait to be taken in
+NOBODY: Final = -1  # the user at the other end of a socket that is not connected: the backlog was full
 
 _LENGTH: Final = struct.Struct(">I")
 _PEER: Final = struct.Struct("3i")  # pid, uid, gid
@@ -54,7 +56,7 @@ class OwnerServer:
                 raise fail("STORE_READ_ONLY", f"{path} cannot be made: {error.strerror}") from None
             message = f"{path} cannot be made ({error.strerror}): other processes could not reach this one"
             raise fail("STORE_LOCKED", f"{message}. Put the store on a local disk") from None
-        self._server = await asyncio.start_unix_server(self._connected, sock=listening)
+        self._server = await asyncio.start_unix_server(self._connected, sock=listening, backlog=BACKLOG)
 
     async def close(self) -> None:
         """Stop listening and end every connection; what is asked and not answered may still be carried out."""
@@ -146,6 +148,8 @@ class OwnerConnection:
         owner, own = peer_uid(writer), os.getuid()
         if owner != own:
             writer.transport.abort()
+            if owner == NOBODY:
+                raise ConnectionError("the owner has more connections waiting than it takes in")
             message = f"the process that holds {directory} runs as user {owner}, this one as user {own}"
             raise fail("STORE_LOCKED", f"{message}. Write as that user, or end that process")
         return cls(reader, writer)

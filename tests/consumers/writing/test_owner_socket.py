@@ -1,6 +1,7 @@
 """`owner.sock` against peers that are strangers, broken, slow, many, or gone."""
 
 import asyncio
+import errno
 import os
 import socket
 import stat
@@ -289,3 +290,31 @@ async def test_an_answer_that_is_not_understood_breaks_the_connection(tmp_path: 
     await connection.close()
     listening.close()
     await listening.wait_closed()
+
+
+async def test_an_owner_that_takes_nobody_in_is_not_there_yet(tmp_path: Path) -> None:
+    busy = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    busy.bind(str(tmp_path / NAME))
+    busy.listen(0)
+    waiting = Raw(tmp_path)  # fills the queue
+    with pytest.raises(ConnectionError, match="more connections"):
+        await OwnerConnection.open(str(tmp_path))
+    waiting.close()
+    busy.close()
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.EACCES, "STORE_READ_ONLY"), (errno.EOPNOTSUPP, "STORE_LOCKED")], ids=["rights", "none"]
+)
+async def test_a_socket_that_cannot_be_made_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: str
+) -> None:
+    def bind(self: socket.socket, address: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(socket.socket, "bind", bind)
+    server = OwnerServer(str(tmp_path), Echo())
+    with pytest.raises(AtomlogError) as refused:
+        await server.start()
+    assert refused.value.code == code
+    await server.close()

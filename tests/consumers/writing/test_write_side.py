@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from atomlog.consumers.events import log_event
+from atomlog.consumers.owner_socket import OwnerServer
 from atomlog.consumers.parts import Machine
 from atomlog.consumers.store import AsyncStore
-from atomlog.kernel.errors import AtomlogError
+from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.system import SystemFile, SystemFiles
 from tests.support.kernel_world import batch, create
@@ -71,6 +72,25 @@ async def test_a_write_that_comes_after_the_close_does_not_take_the_store_back(t
     again = await opened(tmp_path / "s")
     assert again._writing.holder is not None
     await again.close()
+
+
+async def test_a_holder_that_cannot_listen_gives_everything_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await AsyncStore.init(str(tmp_path / "s"))
+
+    async def start(self: OwnerServer) -> None:
+        raise fail("STORE_LOCKED", "no sockets here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OwnerServer, "start", start)
+        store = await opened(tmp_path / "s")
+        assert await code_of(store, batch("k", create("a"))) == "STORE_LOCKED"
+    other = await opened(tmp_path / "s")
+    assert await code_of(other, batch("k", create("a"))) == "accepted"
+    assert await code_of(store, batch("k", create("a"))) == "accepted"
+    await store.close()
+    await other.close()
 
 
 class FullFile(SystemFile):
@@ -203,7 +223,7 @@ async def test_a_store_tells_what_troubles_its_writing_although_nobody_asked(
 FORKED = """
 import os, sys
 from atomlog.client import Store
-from atomlog.kernel.errors import AtomlogError
+from atomlog.kernel.errors import AtomlogError, fail
 
 def source(name):
     change = {"op": "create", "key": name, "schema": "source", "value": {"text": name}}
