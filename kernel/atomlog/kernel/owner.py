@@ -14,12 +14,13 @@ from typing import Any, Final, Literal
 from atomlog.kernel import model
 from atomlog.kernel.claim import Claimer
 from atomlog.kernel.committer import Committer
+from atomlog.kernel.decide import decide
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.following import Following
 from atomlog.kernel.heads import HeadView, Place
 from atomlog.kernel.inflight import RETRY_MS, Ask, InHand, Scope, Unread
 from atomlog.kernel.keys import KeyAllocator
-from atomlog.kernel.plan import Prepared
+from atomlog.kernel.plan import Prepared, Refused
 from atomlog.kernel.prepare import DigestKeys, Preparer
 from atomlog.kernel.results import Stored
 from atomlog.kernel.tail import EffectiveRecord
@@ -175,6 +176,7 @@ class Owner:
 
     async def _write(self, request: model.WriteRequest, principal: str) -> model.WriteResult:
         self._world.admit()
+        await self._refuse_unclaimed(request, principal)
         scope = (request.space, principal, request.idempotency_key)
         answer = self._in_hand.take_in(scope, len(request.canonical))
         try:
@@ -185,6 +187,16 @@ class Owner:
         result = await asyncio.shield(answer)
         assert isinstance(result, model.WriteResult)
         return result
+
+    async def _refuse_unclaimed(self, request: model.WriteRequest, principal: str) -> None:
+        """Refuse without a Claim what has to be refused: on a log of its own the heads say it all before the first."""
+        if self._claiming is not None or not self._log.exclusive:
+            return
+        trial = await self._preparer.prepare(request, principal, self._digest_keys.find(request.space))
+        if self._claiming is None:
+            decision = decide(self._settled, self._partition, trial, self._world.rules)
+            if isinstance(decision, Refused):
+                raise decision.error
 
     async def _outcome(self, question: model.WriteRequest, principal: str) -> model.Outcome:
         unknown = model.Outcome(state="unknown")

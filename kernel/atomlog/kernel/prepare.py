@@ -18,9 +18,10 @@ from atomlog.kernel.plan import Assigned, Prepared
 from atomlog.kernel.ports import Clock, Log, Randomness, Receipts
 from atomlog.kernel.results import read_effective
 from atomlog.kernel.sealing import request_digest, request_key
-from atomlog.schemas.revision import Inputs
+from atomlog.schemas.revision import ZERO_KEY, Inputs
 
 GATHERED_CODES: Final = ("RECEIPT_EXPIRED", "NOT_FOUND", "KEY_UNAVAILABLE", "PURGED", "INVALID_INPUT")
+NO_KEY: Final = bytes(32)
 _DRAWN_MAX: Final = 1_024
 
 
@@ -71,9 +72,12 @@ class Preparer:
     randomness: Randomness
     unread: Callable[[bytes], bytes | None]
 
-    async def prepare(self, request: model.WriteRequest, principal: str, digest_key_id: bytes) -> Prepared:
-        """Every fact about the request; what could not be resolved is in `failures`, for the decision to report."""
-        key = await self.ring.key(digest_key_id)
+    async def prepare(self, request: model.WriteRequest, principal: str, digest_key_id: bytes | None) -> Prepared:
+        """Every fact about the request; what could not be resolved is in `failures`, for the decision to report.
+
+        `digest_key_id` None: the space has none yet, so that no request of it was ever accepted.
+        """
+        key = NO_KEY if digest_key_id is None else await self.ring.key(digest_key_id)
         failures: list[Detail] = []
         handles = await self._handles(request, failures)
         texts = await self._texts(request, failures)
@@ -84,7 +88,7 @@ class Preparer:
             principal=principal,
             request_key=request_key(key, principal, request.idempotency_key),
             request_digest=request_digest(key, request.canonical),
-            digest_key_id=digest_key_id,
+            digest_key_id=digest_key_id or ZERO_KEY,
             assigned=tuple(Assigned(atom=self._new_id(), revision=self._new_id()) for _ in request.changes),
             texts=texts,
             inputs=inputs,
