@@ -20,6 +20,7 @@ from typing import Any, Final
 from atomlog.kernel import jsontext
 from atomlog.kernel.bounds import REQUEST_BYTES_MAX
 from atomlog.kernel.errors import AtomlogError, fail, from_dict
+from atomlog.kernel.forking import forget, keep_from_children
 
 NAME: Final = "owner.sock"
 REQUESTS_MAX: Final = 1_024  # of one connection at a time; more wait in the socket
@@ -40,6 +41,7 @@ class OwnerServer:
         self._directory = directory
         self._handler = handler
         self._server: asyncio.Server | None = None
+        self._listening = -1
         self._closing = False
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -56,6 +58,8 @@ class OwnerServer:
                 raise fail("STORE_READ_ONLY", f"{path} cannot be made: {error.strerror}") from None
             message = f"{path} cannot be made ({error.strerror}): other processes could not reach this one"
             raise fail("STORE_LOCKED", f"{message}. Put the store on a local disk") from None
+        keep_from_children(listening.fileno())  # a child would take connections in and never answer
+        self._listening = listening.fileno()
         self._server = await asyncio.start_unix_server(self._connected, sock=listening, backlog=BACKLOG)
 
     async def close(self) -> None:
@@ -67,6 +71,7 @@ class OwnerServer:
             os.unlink(f"{self._directory}/{NAME}")
         for _ in range(3):
             await asyncio.sleep(0)  # who has just connected becomes known: asyncio would leave it open
+        forget(self._listening)
         self._server.close()
         for connection in list(self._connections):
             connection.cancel()

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NoReturn, TypeVar
 
 from atomlog.kernel.errors import EXIT_FATAL
+from atomlog.kernel.forking import forget, keep_from_children
 
 T = TypeVar("T")
 
@@ -98,18 +99,30 @@ class SystemFile:
                 return False
             raise
         self._locked_by = os.getpid()
+        keep_from_children(self._descriptor)
         return True
 
     def close(self) -> None:
-        if self._locked_by == os.getpid():  # a child that was forked since keeps the lock alive otherwise
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        if self._locked_by == os.getpid():
+            forget(self._descriptor)
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)  # a child between fork and exec keeps it otherwise
         os.close(self._descriptor)
+
+
+def _beyond_standard_streams(descriptor: int) -> int:
+    """After a closed standard stream its number comes next: libraries would write their messages into the file."""
+    if descriptor > 2:
+        return descriptor
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(descriptor)
 
 
 class SystemFiles:
     def open(self, path: str, *, write: bool, create: bool = False) -> SystemFile:
         flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return SystemFile(os.open(path, flags, 0o644), path)
+        return SystemFile(_beyond_standard_streams(os.open(path, flags, 0o644)), path)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
