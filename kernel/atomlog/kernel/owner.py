@@ -176,10 +176,10 @@ class Owner:
 
     async def _write(self, request: model.WriteRequest, principal: str) -> model.WriteResult:
         self._world.admit()
-        await self._refuse_unclaimed(request, principal)
         scope = (request.space, principal, request.idempotency_key)
         answer = self._in_hand.take_in(scope, len(request.canonical))
         try:
+            await self._refuse_unclaimed(request, principal)
             self._committer.put(Ask(prepared=await self._prepare(request, principal), answer=answer))
         except BaseException:
             answer.cancel()
