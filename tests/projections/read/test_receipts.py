@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from atomlog.kernel.keys import KeyAllocator
 from atomlog.kernel.keystore import MemoryKeyStore
 from atomlog.kernel.ports import KeyStore
 from atomlog.kernel.settings import Settings
-from atomlog.projections.read.journal import BUFFERED_MAX, DAY_US, merge_inputs
+from atomlog.projections.read.journal import BUFFERED_MAX, DAY_US, Journal, merge_inputs
 from atomlog.projections.read.receipts import from_dict, receipt_from_bytes, score_bits, score_of
 from atomlog.projections.read.selectors import (
     ByIds,
@@ -34,7 +34,7 @@ from atomlog.projections.read.shelf import Kept, KeptReceipt, ReadOnlyShelf, Sql
 from atomlog.schemas.revision import ReadRange, ReadVersion, decode_clear, encode_clear, join_sealed, sealed_of
 from tests.projections.read.worlds import NAMES, NewWorld, World, atoms_of
 from tests.support.batches import LogBuilder, atom_id, create, member, retire, revise, slot
-from tests.support.sealed import OWNER, ring_of
+from tests.support.sealed import OWNER, CountedRandomness, ring_of
 
 
 def filled(world: World) -> list[Selector]:
@@ -262,6 +262,47 @@ def test_a_receipt_is_written_after_the_flush_time_and_by_a_flush_at_once(tmp_pa
         assert peer.receipt(second.receipt.receipt) is not None
         await world.journal.close()
         peer.close()
+
+    asyncio.run(run())
+
+
+class HeldWorkers:
+    """Calls wait for `gate`; `asked` counts them."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.asked = 0
+
+    async def run(self, call: Callable[[], Any]) -> Any:
+        self.asked += 1
+        await self.gate.wait()
+        return call()
+
+
+def test_a_receipt_that_is_recorded_while_others_are_written_is_written_too(new_world: NewWorld) -> None:
+    async def run() -> None:
+        world, workers = new_world(), HeldWorkers()
+        filled(world)
+        await world.follow()
+        receipt = (await world.read(ByIds(ids=(atom_id("p"),)))).receipt
+        journal = Journal(
+            world.shelf,
+            clock=world.clock,
+            randomness=CountedRandomness("held"),
+            workers=workers,
+            settings=world.settings,
+        )
+        first, second = (replace(receipt, receipt=journal.new_id()) for _ in range(2))
+        await journal.record(first, b"{}")
+        while not workers.asked:
+            await asyncio.sleep(0)
+        await journal.record(second, b"{}")
+        workers.gate.set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert world.shelf.receipt(first.receipt) is not None
+        assert world.shelf.receipt(second.receipt) is not None
+        await journal.close()
 
     asyncio.run(run())
 

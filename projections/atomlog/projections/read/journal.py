@@ -113,12 +113,14 @@ class Journal:
             await self._workers.run(self._shelf.close)
 
     async def _write_out_soon(self) -> None:
-        await self._clock.sleep(self._settings.receipt_flush_ms / 1_000)
-        try:
-            await self._write_out()
-        except (AtomlogError, OSError) as error:
-            # They stay buffered and are tried again with the next one; a flush that somebody waits for raises.
-            _LOG.warning("receipts could not be written yet: %s", error)
+        while self._buffer:  # once more for what was recorded while the others were being written
+            await self._clock.sleep(self._settings.receipt_flush_ms / 1_000)
+            try:
+                await self._write_out()
+            except (AtomlogError, OSError) as error:
+                # They stay buffered and are tried again with the next one; a flush that somebody waits for raises.
+                _LOG.warning("receipts could not be written yet: %s", error)
+                return
 
     async def _write_out(self, *, sync: bool = False) -> None:
         async with self._writing:
