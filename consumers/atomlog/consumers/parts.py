@@ -1,6 +1,5 @@
 """The parts of an open store. This is the composition root: the one module that names what stands behind the ports."""
 
-import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,17 +10,16 @@ from atomlog.consumers.generations import GenerationDirectory
 from atomlog.consumers.kinds import RocksKind, VectorsKind
 from atomlog.consumers.owner_socket import NAME as OWNER_SOCKET
 from atomlog.consumers.paths import checked_path
-from atomlog.consumers.store_config import PARTITIONS_MAX, SHARD_ROWS_MAX, StoreConfig, check_count
+from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel.blobs import DirectoryBlobStore
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.content import ContentOpener
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.ids import invalid
 from atomlog.kernel.keys import KeyRing
 from atomlog.kernel.keystore import SqliteKeyStore
-from atomlog.kernel.log.embedded import EmbeddedLog, create_log
+from atomlog.kernel.log.embedded import EmbeddedLog
 from atomlog.kernel.ports import Clock, Files, KeyStore, Randomness, Workers
-from atomlog.kernel.sealing import create_master_key, load_master_key
+from atomlog.kernel.sealing import load_master_key
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.system import SystemClock, SystemFiles, SystemRandomness, ThreadWorkers
 from atomlog.kernel.vector_spaces import VectorSpace, parse_vector_space
@@ -83,55 +81,6 @@ class Parts:
         await self.journal.close()
         await self.log.close()
         await self.keys.close()
-
-
-def create_store(
-    directory: str,
-    *,
-    partitions: int,
-    shard_rows: int,
-    vector_spaces: tuple[str, ...],
-    master_key_file: str | None,
-    machine: Machine,
-) -> StoreConfig:
-    """Make a store in an absent or empty directory, durable on return. Nothing is claimed.
-
-    Raises INVALID_INPUT when the directory is in use, STORE_READ_ONLY, and what a wrong argument deserves.
-    """
-    files = machine.files
-    directory = checked_path(directory, "directory")
-    if master_key_file is not None:
-        master_key_file = checked_path(master_key_file, "master_key_file")
-        folder = master_key_file.rpartition("/")[0]
-        if folder not in ("", directory) and not files.exists(folder):
-            raise invalid("master_key_file", f"{folder}: there is no such directory")
-    check_count(partitions, "partitions", PARTITIONS_MAX)
-    check_count(shard_rows, "shard_rows", SHARD_ROWS_MAX)
-    for index, space in enumerate(vector_spaces):
-        parse_vector_space(space, f"vector_spaces[{index}]")
-    config = StoreConfig(
-        log_id=machine.randomness.token(16),
-        partitions=partitions,
-        shard_rows=shard_rows,
-        vector_spaces=vector_spaces,
-    )
-    try:
-        if files.exists(directory) and files.list(directory):
-            raise fail("INVALID_INPUT", f"{directory} is not empty; a store is made in an absent or empty directory")
-        files.make_directory(directory)
-        key_path = master_key_file or f"{directory}/{MASTER_KEY}"
-        if load_master_key(files, key_path) is None:
-            create_master_key(files, machine.randomness, key_path)
-        create_log(files, directory, config.log_id, partitions)
-        # Last: a directory is a store when store.json says so.
-        config.save(files, directory)
-    except NotADirectoryError:
-        raise fail("INVALID_INPUT", f"{directory} is a file; a store is a directory") from None
-    except OSError as error:
-        if not isinstance(error, PermissionError) and error.errno != errno.EROFS:
-            raise
-        raise fail("STORE_READ_ONLY", f"{directory} cannot be written: {error.strerror}") from None
-    return config
 
 
 def open_parts(

@@ -11,13 +11,14 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from atomlog.consumers.content_digest import content_digest
+from atomlog.consumers.creation import create_store, create_unless_there
 from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.indexes import OpenIndexes
 from atomlog.consumers.log_dump import log_dump
 from atomlog.consumers.opening import Opening
-from atomlog.consumers.parts import PROJECTIONS, Machine, Parts, create_store, open_parts
+from atomlog.consumers.parts import PROJECTIONS, Machine, Parts, open_parts
 from atomlog.consumers.paths import checked_path
-from atomlog.consumers.processes import process_id
+from atomlog.consumers.processes import absolute, process_id
 from atomlog.consumers.quote import Quote, read_quote
 from atomlog.consumers.rebuild import Progress, rebuild
 from atomlog.consumers.rebuild_job import RebuildReport
@@ -28,7 +29,6 @@ from atomlog.consumers.writing import RawBatch, WriteSide
 from atomlog.kernel import model
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ids import invalid, parse_key, parse_name, shown
-from atomlog.kernel.ports import Files
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.times import parse_time
 from atomlog.projections.ids import Ids
@@ -121,15 +121,16 @@ class AsyncStore:
 
         async def opened() -> AsyncStore:
             wanted = name_list(projections, "projections", PROJECTIONS)
-            files, path = machine.files, checked_path(directory, "directory")
-            if create and not read_only and _is_absent_or_empty(files, path):
-                await cls.init(path, master_key_file=master_key_file, machine=machine)
-            config = StoreConfig.load(files, path)
+            path = checked_path(directory, "directory")
+            if create and not read_only:
+                await create_unless_there(path, master_key_file=master_key_file, machine=machine)
+            config = StoreConfig.load(machine.files, path)
+            key_file = None if master_key_file is None else absolute(checked_path(master_key_file, "master_key_file"))
             parts = open_parts(
-                path,
+                absolute(path),  # the program may change its working directory
                 config,
                 settings=settings or Settings(),
-                master_key_file=master_key_file,
+                master_key_file=key_file,
                 read_only=read_only,
                 machine=machine,
                 on_event=on_event,
@@ -143,7 +144,7 @@ class AsyncStore:
                 views = await OpenIndexes.open(parts, wanted, may_follow=follow and not parts.read_only)
                 await views.settle()
                 opening.pop_all()
-            return cls(parts, writing, views, master_key_file)
+            return cls(parts, writing, views, key_file)
 
         return Opening(opened())
 
@@ -429,13 +430,6 @@ class AsyncStore:
             raise forked()
         if self._closed:
             raise invalid("store", "the store is closed")
-
-
-def _is_absent_or_empty(files: Files, directory: str) -> bool:
-    try:
-        return not files.exists(directory) or not files.list(directory)
-    except NotADirectoryError:
-        return False  # what it is instead is said when its configuration is looked for
 
 
 def forked() -> AtomlogError:

@@ -79,9 +79,9 @@ class StoreConfig:
         }
         return shown if self.replay is None else {**shown, "replay": self.replay.to_dict()}
 
-    def save(self, files: Files, directory: str) -> None:
-        """Write store.json, durably. The directory must be there."""
-        files.write_atomic(f"{directory}/{FILE}", jsontext.dumps(self.to_dict()) + b"\n")
+    def save(self, files: Files, directory: str, name: str = FILE) -> None:
+        """Write store.json, durably, or the same under another name. The directory must be there."""
+        files.write_atomic(f"{directory}/{name}", jsontext.dumps(self.to_dict()) + b"\n")
 
     @classmethod
     def load(cls, files: Files, directory: str) -> "StoreConfig":
