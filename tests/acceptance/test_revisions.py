@@ -58,7 +58,7 @@ class History:
         return next(str(event["atom"]) for event in self.events if event["commit"] == commits[index])
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", ["embedded-apart"])
 async def test_two_real_histories_are_imported_killed_read_and_rebuilt(
     kind: str, test_data: Path, tmp_path: Path
