@@ -9,6 +9,8 @@ import pytest
 from atomlog.consumers.rebuild import first_error
 from atomlog.consumers.store import AsyncStore
 from atomlog.kernel.errors import AtomlogError
+from atomlog.projections.ids import Ids
+from tests.consumers.worlds import until
 
 BATCH: dict[str, Any] = {
     "space": "notes",
@@ -61,3 +63,30 @@ async def needs(store: AsyncStore, name: str) -> None:
         await store.members("key:a", and_=["key:b"], space="notes")
     else:
         await store.recall("green tea", space="notes")
+
+
+def test_a_read_that_waits_for_a_stopped_index_is_told_why_and_not_to_repeat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with await AsyncStore.open(str(tmp_path / "store")) as store:
+            await store.write(BATCH)
+            await store.wait_until_current()
+
+            def unsynced(self: object) -> None:
+                raise OSError("no space left")
+
+            monkeypatch.setattr(Ids, "sync", unsynced)
+            await store.write(MORE)
+            follower = store.views["ids"].follower
+            assert follower is not None
+            await until(lambda: follower.error is not None, "the stop")
+            written = await store.write(
+                MORE | {"idempotency_key": "k3", "changes": [BATCH["changes"][0] | {"key": "c"}]}
+            )
+            with pytest.raises(AtomlogError, match=r"it stopped: .*syncing failed: no space left") as refused:
+                await store.get("key:c", space="notes", at_least=written.receipt)
+            assert (refused.value.code, refused.value.retry_after_ms) == ("INDEX_LAGGING", None)
+            monkeypatch.undo()
+
+    asyncio.run(scenario())

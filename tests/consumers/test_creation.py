@@ -149,3 +149,14 @@ def test_a_store_with_a_relative_path_stays_where_it_is_when_the_program_goes_el
         assert [report.equal for report in store.rebuild(["ids"])] == [True]
         assert store.directory == str(tmp_path / "s")
     assert sorted(os.listdir(tmp_path)) == ["s"]
+
+
+def test_a_store_with_an_absolute_path_needs_no_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with Store.open(tmp_path / "s", projections=["ids"]) as store:
+        store.write(note("tea"))

@@ -821,3 +821,33 @@ class ClockAt:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+# --- ends --------------------------------------------------------------------------------------------------------
+
+
+def test_the_lock_is_given_back_although_nothing_can_be_synced_noted_or_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        world = World.make(tmp_path)
+        kind = toy()
+        follower = await start(world, kind)
+        await reach(world, follower, await world.write(5) - 1)
+
+        def full(*_: Any, **__: Any) -> Any:
+            raise OSError("the disk is full")
+
+        async with follower.pinned() as projection:
+            closing = projection.close
+            for name in ("sync", "close"):
+                monkeypatch.setattr(projection, name, full)
+        monkeypatch.setattr(follower._directory.__class__, "note_health", full)
+        with pytest.raises(OSError, match="full"):
+            await follower.close()
+        closing()
+        lock = world.directory(kind.name).try_lock()
+        assert lock is not None
+        lock.release()
+
+    run(scenario())

@@ -575,3 +575,20 @@ def test_a_job_survives_being_sent_to_another_process() -> None:
     assert RebuildJob.from_dict(work.to_dict()) == work
     report = RebuildReport(name="ids", positions={0: 3, 1: -1}, rows=2, equal=False, unequal_partitions=(1,))
     assert RebuildReport.from_dict(report.to_dict()) == report
+
+
+def test_a_fault_of_the_system_stands_in_the_report_of_its_projection_and_is_no_traceback(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World.make(tmp_path)
+        end = await world.write(5)
+        await world.close()
+        in_the_way = Path(world.root, "projections/postings")
+        in_the_way.parent.mkdir(exist_ok=True)
+        in_the_way.write_text("a file where a directory belongs")
+        reports = await rebuild(world.root, ["ids", "postings"], swap=False)
+        assert [(report.name, report.positions) for report in reports] == [("ids", {0: end - 1}), ("postings", {})]
+        assert reports[1].error is not None
+        assert reports[1].error["code"] == "CORRUPT"
+        assert str(in_the_way) in reports[1].error["message"]
+
+    run(scenario())

@@ -7,7 +7,7 @@ on the workers.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import Any, Final
 
@@ -196,18 +196,17 @@ class Follower:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSE_SECONDS_MAX)
-        try:
+        async with AsyncExitStack() as closing:  # whatever of it fails, the lock is given back
+            closing.callback(self._lock.release)
+            for handle in (self._handle, *self._retired):
+                closing.push_async_callback(self._close_handle, handle)
+            closing.push_async_callback(self._note_health, is_closing=True)
             await self._context.workers.run(self._handle.projection.sync)
-            await self._note_health(is_closing=True)
-        finally:
-            await self._close_handles()
-            self._lock.release()
 
-    async def _close_handles(self) -> None:
-        for handle in (*self._retired, self._handle):
-            if not await handle.drained(self._context.clock, CLOSE_SECONDS_MAX):
-                self._say("closed_under_a_reader", generation=handle.generation.name, pins=handle.pins)
-            await handle.close(self._context.workers, self._directory)
+    async def _close_handle(self, handle: Handle) -> None:
+        if not await handle.drained(self._context.clock, CLOSE_SECONDS_MAX):
+            self._say("closed_under_a_reader", generation=handle.generation.name, pins=handle.pins)
+        await handle.close(self._context.workers, self._directory)
 
     # --- the loop ------------------------------------------------------------------------------------------------
 

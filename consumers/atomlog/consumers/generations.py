@@ -182,9 +182,11 @@ class GenerationDirectory:
         raise fail("OVERLOADED", f"{self.directory}: {_SCRATCH_MAX} secondaries at once; close some readers")
 
     def drop(self, scratch: Scratch) -> None:
-        if self._files.exists(scratch.directory):
-            self._files.remove_tree(scratch.directory)
-        scratch.lock.release()
+        try:
+            if self._files.exists(scratch.directory):
+                self._files.remove_tree(scratch.directory)
+        finally:
+            scratch.lock.release()
 
     def note_health(self, health: dict[str, Any]) -> None:
         """Leave a word for processes that read beside the follower. Follower only."""

@@ -44,10 +44,12 @@ class Handle:
         return self.pins == 0
 
     async def close(self, workers: Workers, directory: GenerationDirectory) -> None:
-        await workers.run(self.projection.close)
-        if self._scratch is not None:
-            directory.drop(self._scratch)
-            self._scratch = None
+        try:
+            await workers.run(self.projection.close)
+        finally:
+            if self._scratch is not None:
+                directory.drop(self._scratch)
+                self._scratch = None
 
 
 async def opened(workers: Workers, open_it: Callable[[], Projection]) -> Projection:

@@ -116,12 +116,15 @@ class OpenIndexes(Mapping[str, Attachment]):
             )
 
     async def catch_up(self, names: Sequence[str], positions: Positions, deadline_us: int) -> None:
-        """Until the named indexes have applied these positions, or the deadline: the read says which is behind."""
+        """Until the named indexes have applied these positions, or the deadline: the read says which is behind.
+
+        Raises INDEX_LAGGING with the reason for one that stands still: repeating the read does not help then.
+        """
         for name in names:
             try:
                 await self.need(name).wait_for(positions, deadline_us)
             except AtomlogError as error:
-                if error.code != "INDEX_LAGGING":
+                if error.code != "INDEX_LAGGING" or error.retry_after_ms is None:
                     raise
                 return
 

@@ -23,4 +23,6 @@ def interpreter() -> str:
 
 def absolute(path: str) -> str:
     """A path that means the same whatever directory a process works in."""
+    if path.startswith("/"):
+        return path
     return os.path.join(os.getcwd(), path.removeprefix("./"))  # `..` stays: it may lead through a link

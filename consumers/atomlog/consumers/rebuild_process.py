@@ -7,6 +7,7 @@ leaves nothing that matters.
 """
 
 import asyncio
+import errno
 import signal
 import sys
 import traceback
@@ -119,9 +120,21 @@ async def _work(job: RebuildJob) -> dict[str, Any]:
         report = await _run(job)
     except AtomlogError as error:
         return {"error": error.to_dict()}
+    except OSError as error:
+        return {"error": _of_the_system(error).to_dict()}
     except Exception:
         return {"crash": traceback.format_exc()}
     return {"report": report.to_dict()}
+
+
+def _of_the_system(error: OSError) -> AtomlogError:
+    """A full or failing disk is no bug: it is told as what it is, and the other jobs go on."""
+    text = f"{error.filename or 'a file of the store'}: {error.strerror or error}"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return fail("OVERLOADED", f"{text}; a second copy of a projection needs space for it", retry_after_ms=1_000)
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return fail("STORE_READ_ONLY", f"{text}; building a projection anew needs the right to write")
+    return fail("CORRUPT", f"{text}; look after the disk and what stands there")
 
 
 async def _run(job: RebuildJob) -> RebuildReport:

@@ -8,7 +8,7 @@ given to readers once it has come as far.
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Final
 
 from atomlog.consumers.context import Context, Lag, ProjectionKind
@@ -131,9 +131,9 @@ class SecondaryView:
         """Wait a little for readers, then release everything and remove the scratch directories."""
         for handle in (*self._retired, self._handle):  # readers that wait inside still catch up meanwhile
             await handle.drained(self._context.clock, CLOSE_SECONDS_MAX)
-        async with self._catching_up:
+        async with self._catching_up, AsyncExitStack() as closing:
             for handle in (*self._retired, self._handle, *([self._next] if self._next else [])):
-                await handle.close(self._context.workers, self._directory)
+                closing.push_async_callback(handle.close, self._context.workers, self._directory)
 
     async def _has_everything(self) -> bool:
         """Nothing is missing up to the log's end: a look now and then is enough (new shards, a new generation)."""

@@ -26,10 +26,16 @@ from rocksdict import (
     WriteOptions,
 )
 
-from atomlog.kernel.errors import fail
+from atomlog.kernel.errors import AtomlogError, fail
 
 WRITE_BUFFER_BYTES: Final = 32 * 1024 * 1024
 WAL_BYTES_MAX: Final = 128 * 1024 * 1024
+_LACKING: Final = {
+    "No space left": "free space on the disk",
+    "quota exceeded": "free space within the quota",
+    "Too many open files": "let the process have more open files (ulimit -n)",
+    "Cannot allocate memory": "give the machine more memory",
+}
 
 
 class RocksKv:
@@ -148,14 +154,15 @@ class RocksKv:
             raise self._corrupt(error) from None
 
     def _corrupt(self, error: Exception) -> Exception:
-        return fail("CORRUPT", f"{self._path}: {error}")
+        text = str(error)
+        return _of_the_machine(self._path, text) or fail("CORRUPT", f"{self._path}: {text}")
 
     def _unwritable(self, error: Exception) -> Exception:
         """Nothing of a write is there: the disk is at fault (OSError), or what stands on it."""
         text = str(error)
         if "Corruption" in text:
             return self._corrupt(error)
-        full = "No space" in text or "Quota" in text
+        full = "No space left" in text or "quota exceeded" in text
         return OSError(errno.ENOSPC if full else errno.EIO, text, self._path)
 
 
@@ -179,8 +186,20 @@ def _open(path: str, access: AccessType, options: Options, *, writable: bool) ->
         text = str(error)
         if "lock" in text.lower() and "IO error" in text:
             raise fail("STORE_LOCKED", f"{path}: {text}", retry_after_ms=1_000) from None
+        if (machine := _of_the_machine(path, text)) is not None:
+            raise machine from None
         raise fail("CORRUPT", f"{path}: {text}; remove this directory to have it rebuilt from the log") from None
     return RocksKv(database, path, writable=writable)
+
+
+def _of_the_machine(path: str, text: str) -> AtomlogError | None:
+    """What the machine lacks, as opposed to what stands in the files: nothing is damaged, and nothing to remove."""
+    if "Corruption" in text:
+        return None
+    if "Permission denied" in text or "Read-only file system" in text:
+        return fail("STORE_READ_ONLY", f"{path}: {text}")
+    lacking = next((way_out for word, way_out in _LACKING.items() if word in text), None)
+    return None if lacking is None else fail("OVERLOADED", f"{path}: {text}; {lacking}", retry_after_ms=1_000)
 
 
 def _options(block_cache_bytes: int) -> Options:
