@@ -240,11 +240,67 @@ def test_each_fault_of_a_claim_leaves_the_expected_voids(fault: Fault) -> None:
     run(scenario())
 
 
+# What a fault of the Fence that a refusal waits for leaves behind. REORDERED needs a second producer: see above.
+VOIDS_OF_A_FENCE = {
+    Fault.NONE: {},
+    Fault.ERROR_BEFORE: {},
+    Fault.LOST_NOT_APPLIED: {},
+    Fault.LOST_APPLIED: {},
+    Fault.DELAYED: {"stale_term": 1},
+    Fault.DUPLICATED: {"seq_repeated": 1},
+    Fault.DUPLICATED_LATER: {"seq_repeated": 1},
+    Fault.TORN: {},
+    Fault.HANGS_NOT_APPLIED: {},
+    Fault.HANGS_APPLIED: {},
+}
+
+
+@pytest.mark.parametrize("fault", VOIDS_OF_A_FENCE, ids=lambda fault: fault.name)
+def test_each_fault_of_a_fence_leaves_the_expected_voids_and_no_wrong_answer(fault: Fault) -> None:
+    async def scenario() -> None:
+        log = server()
+        owner = await claimed(memory_bench(log, settings=HASTY))
+        await write(owner, batch("k", create("a")))
+        log.script(fault)
+        refused = batch("k2", revise("a", b"\x01" * 16, "on a head that never was"))
+        answers = [await code_of(write(owner, refused))]
+        while answers[-1] == "IN_DOUBT" and len(answers) < 20:  # who is in doubt asks again
+            answers.append(await code_of(write(owner, refused)))
+        assert answers[-1] == "REVISION_CONFLICT"
+        log.let_go()
+        log.deliver()
+        await settle()
+        kinds, voids = verdicts(log)
+        assert voids == VOIDS_OF_A_FENCE[fault]
+        assert kinds.count("Batch") == 1
+        assert "Fence" in kinds
+        await owner.close()
+
+    run(scenario())
+
+
 class Killed(BaseException):
     """The process ends here."""
 
 
-@pytest.mark.parametrize("step", range(1, 60))
+AWAITS = 30  # at least those of this life on the log; a test below counts them
+
+
+def test_the_life_that_is_ended_at_each_await_has_no_more_of_them() -> None:
+    async def scenario() -> None:
+        bench = memory_bench()
+        points: list[str] = []
+        bench.log.on_await = points.append  # type: ignore[attr-defined]
+        owner = await claimed(bench)
+        for n in range(3):
+            await write(owner, batch(f"k{n}", create(f"a{n}"), create(f"b{n}")))
+        assert 20 < len(points) <= AWAITS
+        await owner.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("step", range(1, AWAITS + 1))
 def test_a_process_that_ends_at_any_await_leaves_each_batch_once(step: int) -> None:
     """Ends at the n-th await on the log; a new process on what is left gets the same requests again."""
 
