@@ -17,7 +17,7 @@ from atomlog.kernel.ids import format_id, keyed_id
 from atomlog.kernel.times import format_time, parse_time
 from tests.acceptance.writing import ids, members
 from tests.support.commands import ATOMLOG, ROOT, atomlog, until
-from tests.support.deployments import NOBODY, Deployment, deploy
+from tests.support.deployments import KINDS, NOBODY, Deployment, deploy
 from tests.support.revisions import FILES, State, events, import_lines, states, to_jsonl
 from tests.support.store_process import Shown
 
@@ -59,7 +59,7 @@ class History:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("kind", ["embedded-apart"])
+@pytest.mark.parametrize("kind", KINDS)
 async def test_two_real_histories_are_imported_killed_read_and_rebuilt(
     kind: str, test_data: Path, tmp_path: Path
 ) -> None:
