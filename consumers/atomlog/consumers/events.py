@@ -21,6 +21,7 @@ TROUBLES: Final = frozenset(
         "heads_sync_failed",
         "in_doubt",
         "ownership_lost",
+        "projection_broken",
         "promotion_failed",
         "quarantined",
         "repair_search_failed",

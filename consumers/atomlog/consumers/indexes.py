@@ -11,6 +11,7 @@ from typing import Any, Final
 from atomlog.consumers.attachment import Attachment
 from atomlog.consumers.generations import GenerationDirectory
 from atomlog.consumers.parts import Parts, projection_kinds
+from atomlog.consumers.views import describe_broken
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.model import Positions
 from atomlog.projections.ids import Ids
@@ -132,7 +133,7 @@ class OpenIndexes(Mapping[str, Attachment]):
         """An entry of `status` for each; a broken one has its error and no positions."""
         entries: list[Mapping[str, Any]] = [await view.status(revisions) for view in self._opened.values()]
         for name, error in self.broken.items():
-            entries.append({"name": name, "generation": None, "health": "STOPPED", "error": error.to_dict()})
+            entries.append(describe_broken(name, error))
         return entries
 
     async def close(self) -> None:

@@ -7,7 +7,6 @@ leaves nothing that matters.
 """
 
 import asyncio
-import errno
 import signal
 import sys
 import traceback
@@ -26,7 +25,7 @@ from atomlog.consumers.processes import SAFE_PATH, interpreter
 from atomlog.consumers.rebuild_job import RebuildJob, RebuildReport, run_job
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel import jsontext
-from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.errors import AtomlogError, fail, of_system
 from atomlog.kernel.ports import Clock
 from atomlog.kernel.system import SystemFiles
 
@@ -121,20 +120,10 @@ async def _work(job: RebuildJob) -> dict[str, Any]:
     except AtomlogError as error:
         return {"error": error.to_dict()}
     except OSError as error:
-        return {"error": _of_the_system(error).to_dict()}
+        return {"error": of_system(error, job.directory).to_dict()}
     except Exception:
         return {"crash": traceback.format_exc()}
     return {"report": report.to_dict()}
-
-
-def _of_the_system(error: OSError) -> AtomlogError:
-    """A full or failing disk is no bug: it is told as what it is, and the other jobs go on."""
-    text = f"{error.filename or 'a file of the store'}: {error.strerror or error}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return fail("OVERLOADED", f"{text}; a second copy of a projection needs space for it", retry_after_ms=1_000)
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return fail("STORE_READ_ONLY", f"{text}; building a projection anew needs the right to write")
-    return fail("CORRUPT", f"{text}; look after the disk and what stands there")
 
 
 async def _run(job: RebuildJob) -> RebuildReport:

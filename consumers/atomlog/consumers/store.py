@@ -27,7 +27,7 @@ from atomlog.consumers.store_arguments import Id, id_list, name_list, positions_
 from atomlog.consumers.store_config import SHARD_ROWS, VECTOR_SPACES, StoreConfig
 from atomlog.consumers.writing import RawBatch, WriteSide
 from atomlog.kernel import model
-from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.errors import AtomlogError, fail, of_system
 from atomlog.kernel.ids import invalid, parse_key, parse_name, shown
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.times import parse_time
@@ -146,7 +146,13 @@ class AsyncStore:
                 opening.pop_all()
             return cls(parts, writing, views, key_file)
 
-        return Opening(opened())
+        async def told() -> AsyncStore:
+            try:
+                return await opened()
+            except OSError as error:
+                raise of_system(error, str(directory)) from error
+
+        return Opening(told())
 
     async def close(self) -> None:
         """Answer what is in hand, make everything durable, release every lock."""

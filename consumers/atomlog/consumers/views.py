@@ -123,6 +123,24 @@ def describe(projection: Projection, standing: Standing, revisions: int | None) 
     }
 
 
+def describe_broken(name: str, error: AtomlogError) -> dict[str, Any]:
+    """The entry of a projection that could not be opened: nothing is known of it but why."""
+    return {
+        "name": name,
+        "generation": None,
+        "asof": None,
+        "partitions": [],
+        "health": "STOPPED",
+        "quarantined": None,
+        "rows": None,
+        "size_bytes": None,
+        "bytes_per_revision": None,
+        "follower": None,
+        "restarts": 0,
+        "error": error.to_dict(),
+    }
+
+
 def health_of(projection: Projection, error: AtomlogError | None, *, troubled: bool = False) -> Health:
     """STOPPED with an error, DEGRADED with records in quarantine or work that keeps failing, else OK."""
     if error is not None:

@@ -8,9 +8,11 @@ sending the same request twice safe.
 import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Final
 
-from atomlog.consumers.generations import GenerationDirectory
+from atomlog.consumers.generations import Generation, GenerationDirectory
+from atomlog.consumers.indexes import ALONE
 from atomlog.consumers.owner_socket import NAME, OwnerConnection, OwnerServer
 from atomlog.consumers.parts import Parts
 from atomlog.consumers.processes import process_id
@@ -28,6 +30,7 @@ from atomlog.kernel.requests import parse_write
 from atomlog.kernel.rocks import RocksKv, open_primary
 from atomlog.kernel.world import World
 
+HEADS: Final = "heads"
 ATTEMPTS_MAX: Final = 5  # to reach a holder, or become one, before giving up
 RETRY_S: Final = 0.05
 RIGHTS: Final = frozenset({"read", "write", "mark-source", "purge", "admin"})  # of the principal `local`
@@ -60,12 +63,10 @@ class Holder:
         try:
             for taken in range(parts.config.partitions):
                 await log.acquire(taken)
-            directory = GenerationDirectory(parts.machine.files, parts.directory, "heads", parts.on_event)
+            directory = GenerationDirectory(parts.machine.files, parts.directory, HEADS, parts.on_event)
             lock = directory.lock()
             generation, fresh = directory.current_or_new()
-            heads = await parts.machine.workers.run(
-                lambda: open_primary(f"{generation.directory}/db", block_cache_bytes=parts.settings.block_cache_bytes)
-            )
+            heads = await parts.machine.workers.run(partial(_open_heads, parts, generation))
             if fresh:
                 directory.publish(generation)
             world = _world(parts, Heads(heads, parts.config.partitions))
@@ -143,10 +144,13 @@ class WriteSide:
         return self._holder
 
     async def open(self) -> None:
-        """Take the store if nobody has it; no error when somebody has."""
+        """Take the store if nobody has it; no error when somebody has, or when only writing is not possible."""
         try:
             await self._side()
         except AtomlogError as error:
+            if _is_of_heads(error):
+                self._parts.on_event({"event": "projection_broken", "projection": HEADS, "error": error.to_dict()})
+                return
             if error.code not in ("NOT_OWNER", "STORE_LOCKED", "STORE_READ_ONLY"):
                 raise
 
@@ -258,6 +262,21 @@ class WriteSide:
             if error.code != "NOT_OWNER":
                 raise
             return error
+
+
+def _open_heads(parts: Parts, generation: Generation) -> RocksKv:
+    """What is wrong with the heads stops writing, and nothing else."""
+    try:
+        return open_primary(f"{generation.directory}/db", block_cache_bytes=parts.settings.block_cache_bytes)
+    except AtomlogError as error:
+        if error.code not in ALONE:
+            raise
+        detail = {"path": HEADS, "code": error.code, "message": error.message}
+        raise fail(error.code, error.message, details=[detail]) from None
+
+
+def _is_of_heads(error: AtomlogError) -> bool:
+    return bool(error.details) and error.details[0].get("path") == HEADS
 
 
 def _world(parts: Parts, heads: Heads) -> World:

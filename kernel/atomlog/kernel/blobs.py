@@ -7,7 +7,7 @@ read.
 import hashlib
 from typing import Final
 
-from atomlog.kernel.errors import fail
+from atomlog.kernel.errors import fail, of_system
 from atomlog.kernel.ports import Files, Workers
 from atomlog.kernel.sqlite import of_os_error
 
@@ -62,6 +62,8 @@ class DirectoryBlobStore:
             data = self._files.read(path)
         except FileNotFoundError:
             raise fail("NOT_FOUND", f"{path}: there is no such blob") from None
+        except OSError as error:
+            raise of_system(error, path) from None
         if hashlib.sha256(data).digest() != address:
             raise fail("CORRUPT", f"{path}: these are not the bytes that were stored; restore it from a backup")
         return data

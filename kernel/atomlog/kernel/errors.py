@@ -16,6 +16,7 @@
 Codes are stable strings. `fail(code, …)` makes the error of the right class.
 """
 
+import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -150,3 +151,17 @@ def from_dict(error: Mapping[str, Any]) -> AtomlogError:
         details=error.get("details", ()),
         retry_after_ms=error.get("retry_after_ms"),
     )
+
+
+def of_system(error: OSError, where: str) -> AtomlogError:
+    """A fault of the machine that a store stands on, as one of its own; `where` is named when the fault names no file.
+
+    No rights: STORE_READ_ONLY. No space, files or memory: OVERLOADED. The rest, CORRUPT: a disk that fails, or
+    something in the place of a file.
+    """
+    text = f"{error.filename or where}: {error.strerror or error}"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return fail("STORE_READ_ONLY", f"{text}; make the file and its directory writable")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        return fail("OVERLOADED", f"{text}; give it more", retry_after_ms=1_000)
+    return fail("CORRUPT", f"{text}; look after the disk, and at what stands there")

@@ -179,6 +179,17 @@ def open_secondary(path: str, scratch: str, *, block_cache_bytes: int) -> RocksK
     return _open(path, AccessType.secondary(scratch), options, writable=False)
 
 
+def check_files(path: str, scratch: str, *, block_cache_bytes: int) -> None:
+    """CORRUPT when a file is missing or cut: a secondary would take the state before it for the whole.
+
+    Beside a primary that is just exchanging files it may say so wrongly: then once more. `scratch` is for its log.
+    """
+    options = _options(block_cache_bytes)
+    options.set_db_log_dir(scratch)
+    os.makedirs(scratch, exist_ok=True)
+    _open(path, AccessType.read_only(), options, writable=False).close()
+
+
 def _open(path: str, access: AccessType, options: Options, *, writable: bool) -> RocksKv:
     try:
         database = Rdict(path, options, access_type=access)

@@ -6,6 +6,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -63,33 +64,52 @@ class SystemFile:
         self._locked_by: int | None = None
 
     def append(self, data: bytes) -> None:
-        os.lseek(self._descriptor, 0, os.SEEK_END)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._descriptor, view) :]
+        try:
+            os.lseek(self._descriptor, 0, os.SEEK_END)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        except OSError as error:
+            raise self._named(error) from None
 
     def read_at(self, offset: int, size: int) -> bytes:
         parts: list[bytes] = []
-        while size > 0 and (part := os.pread(self._descriptor, size, offset)):
-            parts.append(part)
-            offset += len(part)
-            size -= len(part)
+        try:
+            while size > 0 and (part := os.pread(self._descriptor, size, offset)):
+                parts.append(part)
+                offset += len(part)
+                size -= len(part)
+        except OSError as error:
+            raise self._named(error) from None
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def write_at(self, offset: int, data: bytes) -> None:
         view = memoryview(data)
-        while view:
-            written = os.pwrite(self._descriptor, view, offset)
-            view, offset = view[written:], offset + written
+        try:
+            while view:
+                written = os.pwrite(self._descriptor, view, offset)
+                view, offset = view[written:], offset + written
+        except OSError as error:
+            raise self._named(error) from None
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
 
     def truncate(self, size: int) -> None:
-        os.ftruncate(self._descriptor, size)
+        try:
+            os.ftruncate(self._descriptor, size)
+        except OSError as error:
+            raise self._named(error) from None
 
     def sync(self) -> None:
-        os.fdatasync(self._descriptor)
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            raise self._named(error) from None
+
+    def _named(self, error: OSError) -> OSError:
+        """The system says which file only when it is opened."""
+        return OSError(error.errno, error.strerror, self._path)
 
     def lock(self) -> bool:
         try:
@@ -109,6 +129,18 @@ class SystemFile:
         os.close(self._descriptor)
 
 
+def _opened(path: str, flags: int, *, directory: bool = True) -> int:
+    """A file, or a directory. What else may stand there, a pipe or a device, could let the process wait for ever."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK, 0o644)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode) or (directory and stat.S_ISDIR(mode)):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "this is no regular file", path)
+
+
 def _beyond_standard_streams(descriptor: int) -> int:
     """After a closed standard stream its number comes next: libraries would write their messages into the file."""
     if descriptor > 2:
@@ -122,7 +154,7 @@ def _beyond_standard_streams(descriptor: int) -> int:
 class SystemFiles:
     def open(self, path: str, *, write: bool, create: bool = False) -> SystemFile:
         flags = (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return SystemFile(_beyond_standard_streams(os.open(path, flags, 0o644)), path)
+        return SystemFile(_beyond_standard_streams(_opened(path, flags)), path)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)
@@ -153,7 +185,7 @@ class SystemFiles:
             os.close(descriptor)
 
     def read(self, path: str) -> bytes:
-        with open(path, "rb") as file:
+        with os.fdopen(_opened(path, os.O_RDONLY | os.O_CLOEXEC, directory=False), "rb") as file:
             return file.read()
 
     def write_atomic(self, path: str, data: bytes, *, mode: int = 0o644) -> None:

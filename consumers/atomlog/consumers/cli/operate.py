@@ -7,9 +7,9 @@ from typing import Any, Final
 import click
 
 from atomlog.consumers.cli.arguments import AT, complete_with
-from atomlog.consumers.cli.output import emit, emit_json, emit_table, positions
+from atomlog.consumers.cli.output import emit, emit_json, emit_table, positions, printable
 from atomlog.consumers.cli.progress import progress_bars
-from atomlog.consumers.cli.session import Session, example, run, settings, with_session
+from atomlog.consumers.cli.session import Session, example, run, say, settings, with_session
 from atomlog.consumers.consume import run_consumer
 from atomlog.consumers.log_dump import log_dump
 from atomlog.consumers.parts import PROJECTIONS, open_parts
@@ -266,18 +266,21 @@ def _emit_status(found: Mapping[str, Any]) -> None:
         [
             (
                 f"  {one['name']}",
-                one["generation"],
+                _or(one["generation"]),
                 one["health"],
-                ",".join(str(part["position"]) for part in one["partitions"]),
-                sum(part["lag_records"] for part in one["partitions"]),
-                one["asof"]["floor"],
-                one["quarantined"],
+                ",".join(str(part["position"]) for part in one["partitions"]) or "-",
+                sum(part["lag_records"] for part in one["partitions"]) if one["partitions"] else "-",
+                _or(one["asof"] and one["asof"]["floor"]),
+                _or(one["quarantined"]),
             )
             for one in found["projections"]
         ],
         ("  projection", "generation", "health", "position", "lag", "floor", "quarantined"),
     )
     emit(f"disk  {_disk(found['disk'])}")
+    for one in found["projections"]:
+        if one["error"] is not None:
+            say(printable(f"{one['name']}: {one['error']['code']}: {one['error']['message']}"))
 
 
 def _counts(void: Mapping[str, int]) -> str:

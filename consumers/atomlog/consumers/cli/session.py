@@ -18,7 +18,7 @@ from atomlog.consumers.events import Event, is_trouble
 from atomlog.consumers.store import AsyncStore
 from atomlog.consumers.store_arguments import TIMEOUT_S_MAX
 from atomlog.kernel import jsontext
-from atomlog.kernel.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, AtomlogError
+from atomlog.kernel.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, AtomlogError, of_system
 from atomlog.kernel.settings import Settings
 
 STORE: Final = "./atomlog-data"
@@ -62,6 +62,10 @@ class Root(click.Group):
             ctx.exit(EXIT_BROKEN_PIPE)
         except OSError as error:
             leave_standard_output()
+            if error.filename is not None:  # of a file, not of a standard stream
+                told = of_system(error, str(error.filename))
+                show_error(told, as_json=ctx.meta.get(_JSON, False))
+                ctx.exit(told.exit_code)
             click.echo(f"error: {error}", err=True)
             ctx.exit(EXIT_INTERNAL)
 
