@@ -145,3 +145,34 @@ def test_a_receipt_that_is_not_kept_is_named_once_by_its_place(store: Store) -> 
     assert [detail["path"] for detail in caught.value.details] == [place]
     assert caught.value.code == "RECEIPT_EXPIRED"
     assert caught.value.message.count("changes[0]") == 1
+
+
+def test_a_close_that_is_cancelled_goes_on_and_can_be_waited_for(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        for turns in range(12):
+            store = await AsyncStore.open(str(tmp_path / "store"))
+            await store.write(batch(f"n{turns}"))
+            closing = asyncio.create_task(store.close())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.gather(closing, return_exceptions=True)
+            await store.close()
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_store_of_another_event_loop_is_refused_at_once(tmp_path: Path) -> None:
+    async def opened() -> AsyncStore:
+        return await AsyncStore.open(str(tmp_path / "store"))
+
+    async def used(store: AsyncStore) -> None:
+        for call in (store.write(batch("tea")), store.get("key:tea"), store.status(), store.close()):
+            with pytest.raises(AtomlogError, match="another event loop"):
+                await call
+
+    with asyncio.Runner() as its_own, asyncio.Runner() as another:
+        store = its_own.run(opened())
+        another.run(used(store))
+        its_own.run(store.close())

@@ -4,6 +4,7 @@ Opening takes no decision about who owns what: the write side takes the log if n
 followed by this process if nobody else does.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import PurePath
@@ -52,7 +53,9 @@ class AsyncStore:
         self._writing = writing
         self._views = views
         self._closed = False
+        self._closing: asyncio.Task[None] | None = None
         self._process = process_id()
+        self._loop = asyncio.get_running_loop()
         self._reader = Reader(
             indexes=views,
             content=parts.content,
@@ -155,12 +158,19 @@ class AsyncStore:
         return Opening(told())
 
     async def close(self) -> None:
-        """Answer what is in hand, make everything durable, release every lock."""
-        if self._closed:
-            return
-        self._closed = True
+        """Answer what is in hand, make everything durable, release every lock. Goes on when the caller is cancelled."""
         if self._process != process_id():
+            self._closed = True
             return  # a forked child has nothing to give back: everything is its parent's
+        self._check_loop()
+        if self._closing is None:
+            self._closed = True
+            self._closing = asyncio.create_task(self._close())
+        elif self._closing.done():
+            return
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._parts.close)
             closing.push_async_callback(self._views.close)
@@ -436,6 +446,13 @@ class AsyncStore:
             raise forked()
         if self._closed:
             raise invalid("store", "the store is closed")
+        self._check_loop()
+
+    def _check_loop(self) -> None:
+        if self._loop is not asyncio.get_running_loop():
+            raise invalid(
+                "store", "it was opened in another event loop; use it there, or open a Store, which has its own"
+            )
 
 
 def forked() -> AtomlogError:

@@ -116,6 +116,15 @@ def test_a_continuation_expires(new_world: NewWorld) -> None:
     asyncio.run(run())
 
 
+def test_a_continuation_for_ever_is_as_long_as_its_text_can_hold(new_world: NewWorld) -> None:
+    async def run() -> None:
+        world = new_world(settings=Settings(cursor_ttl_ms=2**53 - 1))
+        _, text = await first_page(world)
+        assert (await world.read(P, continuation=text)).atoms
+
+    asyncio.run(run())
+
+
 def test_a_cursor_that_is_gone_or_damaged_is_told_apart(tmp_path: Path, new_world: NewWorld) -> None:
     async def run() -> None:
         path = str(tmp_path / "reads.sqlite")

@@ -26,6 +26,7 @@ HANDLE_BYTES: Final = 42
 MAC_BYTES: Final = 20
 _LABEL: Final = b"atomlog continuation"
 SECOND_US: Final = 1_000_000
+EXPIRY_SECONDS_MAX: Final = (1 << 40) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +83,8 @@ class Continuations:
     ttl_ms: int
 
     def expiry_us(self) -> int:
-        """When what is kept from now on expires."""
-        return self.clock.now_us() + self.ttl_ms * 1_000
+        """When what is kept from now on expires; never, for a ttl beyond what the text can hold."""
+        return min(self.clock.now_us() + self.ttl_ms * 1_000, EXPIRY_SECONDS_MAX * SECOND_US)
 
     def give(self, cursor: Cursor, expires_at_us: int) -> tuple[str, Kept]:
         """The continuation of a cursor, and the row that must be kept before it is given out."""
