@@ -254,3 +254,16 @@ def test_a_closed_standard_stream_is_no_traceback_and_no_place_for_a_file_of_the
         assert told.startswith("error: ")
     verified = atomlog("verify", store=store)
     assert verified.code == 0, verified
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("get",), ("get", "key:a", "--limit", "x"), ("receipt", "show"), ("no-such-command",), ("get", "--at", "1:")],
+)
+def test_with_json_a_wrong_command_line_is_json_too(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = atomlog(*words, "--json")
+    assert done.code == 2
+    assert done.json["ok"] is False
+    assert done.json["error"]["code"] == "INVALID_INPUT"
+    assert "Error: " in done.err
+    assert atomlog(*words).out == ""

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from atomlog.consumers.store_arguments import TIMEOUT_S_MAX
 from atomlog.kernel import jsontext
 from atomlog.kernel.errors import AtomlogError
 
@@ -73,10 +74,23 @@ class At(click.ParamType[Any]):
         return found
 
 
+class Seconds(click.ParamType[Any]):
+    """A length of time."""
+
+    name = "seconds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = click.FLOAT.convert(value, param, ctx)
+        if not 0 < seconds <= TIMEOUT_S_MAX:  # NaN is neither
+            self.fail(f"{value!r} is no number of seconds above 0, up to {TIMEOUT_S_MAX:.0f}", param, ctx)
+        return float(seconds)
+
+
 JSON_OBJECT = JsonObject()
 JSON_FILE = JsonFile()
 ATOM_ID = AtomId()
 AT = At()
+SECONDS = Seconds()
 
 
 def complete_with(*words: str) -> Function:

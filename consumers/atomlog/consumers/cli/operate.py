@@ -111,7 +111,7 @@ def verify(session: Session, names: tuple[str, ...]) -> None:
 @click.command(epilog=example("atomlog consume vectors", "atomlog consume ids relations postings --wait"))
 @click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_with(*PROJECTIONS))
 @click.option("--wait", is_flag=True, help="Wait while another process follows, instead of ending.")
-@click.option("--status-every", type=float, metavar="SECONDS", help="Say the status so often.")
+@click.option("--status-every", type=SECONDS, metavar="SECONDS", help="Say the status so often.")
 @with_session
 def consume(session: Session, names: tuple[str, ...], *, wait: bool, status_every: float | None) -> None:
     """Follow the log for these projections in a process of its own, until SIGTERM or Ctrl-C.

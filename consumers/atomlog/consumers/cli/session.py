@@ -12,13 +12,15 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from atomlog.consumers.cli.output import printable, show_error
+from atomlog.consumers.cli.output import emit_json, printable, show_error
 from atomlog.consumers.cli.streams import leave_standard_output, take_standard_streams
 from atomlog.consumers.events import Event, is_trouble
 from atomlog.consumers.store import AsyncStore
 from atomlog.consumers.store_arguments import TIMEOUT_S_MAX
 from atomlog.kernel import jsontext
 from atomlog.kernel.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, AtomlogError, of_system
+from atomlog.kernel.ids import invalid
+from atomlog.kernel.model import error_result
 from atomlog.kernel.settings import Settings
 
 STORE: Final = "./atomlog-data"
@@ -46,9 +48,17 @@ class Root(click.Group):
             click.echo(f"error: {error}", err=True)
             sys.exit(EXIT_INTERNAL)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_JSON] = "--json" in args  # until the command's own options are known
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:  # of the command line itself
+            if ctx.meta.get(_JSON, False):
+                emit_json(error_result(invalid("arguments", error.format_message()).to_dict()))
+            raise
         except AtomlogError as error:
             show_error(error, as_json=ctx.meta.get(_JSON, False))
             ctx.exit(error.exit_code)
