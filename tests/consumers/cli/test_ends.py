@@ -267,3 +267,10 @@ def test_with_json_a_wrong_command_line_is_json_too(words: tuple[str, ...], tmp_
     assert done.json["error"]["code"] == "INVALID_INPUT"
     assert "Error: " in done.err
     assert atomlog(*words).out == ""
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1", "1e9", "x"])
+def test_a_status_every_no_length_of_time_is_refused(seconds: str) -> None:
+    done = atomlog("consume", "ids", "--status-every", seconds)
+    assert done.code == 2
+    assert "--status-every" in done.err

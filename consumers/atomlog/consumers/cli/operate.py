@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from atomlog.consumers.cli.arguments import AT, complete_with
+from atomlog.consumers.cli.arguments import AT, SECONDS, complete_with
 from atomlog.consumers.cli.output import emit, emit_json, emit_table, positions, printable
 from atomlog.consumers.cli.progress import progress_bars
 from atomlog.consumers.cli.session import Session, example, run, say, settings, with_session
