@@ -1,6 +1,7 @@
 """Whatever a caller passes, wherever: an answer or a typed error, never another exception, and no harm to others."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -155,3 +156,24 @@ def test_a_path_may_be_long_and_of_any_characters(tmp_path: Path) -> None:
     with Store.open(tmp_path / "a b\n‮é") as store:
         store.write(BATCH)
         assert store.get("key:tea", space="notes").atoms[0].value == {"title": "Tea"}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Settings)])
+def test_a_setting_that_is_no_number_of_its_kind_is_refused_by_name(name: str) -> None:
+    wrongs: list[Any] = [None, True, -1, 1.5, 2**53, 10**5_000, float("nan"), "1", b"1", [], {}]
+    for wrong in wrongs:
+        if name == "shard_dead_share_max" and wrong == 1.5:
+            continue
+        with pytest.raises(AtomlogError) as caught:
+            Settings(**{name: wrong})
+        assert (caught.value.code, [detail["path"] for detail in caught.value.details]) == ("INVALID_INPUT", [name])
+
+
+def test_what_is_no_settings_is_refused(tmp_path: Path) -> None:
+    wrongs: list[Any] = [True, 7, "page_limit=5", {"page_limit": 5}, object()]
+    for wrong in wrongs:
+        with pytest.raises(AtomlogError, match="is no Settings"):
+            Store.open(tmp_path / "store", settings=wrong)
+    with pytest.raises(AtomlogError) as caught:
+        Settings(page_limit=-1, embed_batch=True)
+    assert [detail["path"] for detail in caught.value.details] == ["embed_batch", "page_limit"]

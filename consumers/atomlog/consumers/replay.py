@@ -9,6 +9,7 @@ Everything is made in `<target>.partial` and becomes the target by one rename. A
 and the next one begins anew.
 """
 
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -81,7 +82,7 @@ async def replay_until(
     parts = open_parts(source, config, settings=settings, read_only=True, machine=machine)
     try:
         until = await resolve_until(parts, positions, time_us)
-        with _Workshop(machine.files, target) as work:
+        with _Workshop(machine, target) as work:
             records = await copy_log(parts, work.store, until, lambda done, total: progress("log", done, total))
             # Keys, blobs and embeddings after the log: then all that its records name are among them.
             await copy_keys(parts, work.store)
@@ -102,10 +103,11 @@ async def replay_until(
 class _Workshop:
     """`<target>.partial`, which this process alone works in. Whatever is in it after an error is removed."""
 
-    def __init__(self, files: Files, target: str) -> None:
+    def __init__(self, machine: Machine, target: str) -> None:
         self.directory = f"{target}.partial"
-        self.store = f"{self.directory}/store"
-        self._files = files
+        # A process that a killed replay had started may still write below the name of its own store.
+        self.store = f"{self.directory}/store-{machine.randomness.token(4).hex()}"
+        self._files = machine.files
         self._target = target
         self._marker: File | None = None
 
@@ -126,11 +128,29 @@ class _Workshop:
                 "STORE_LOCKED", f"another process replays into {self._target}; wait for it", retry_after_ms=1_000
             )
         self._marker = marker
-        for name in files.list(self.directory):
-            if name != MARKER:
-                files.remove_tree(f"{self.directory}/{name}")
+        try:
+            self._clear()
+        except BaseException:
+            marker.close()
+            raise
         files.make_directory(self.store)
         return self
+
+    def _clear(self) -> None:
+        """Remove what a killed replay left. STORE_LOCKED while a process that it had started still writes there."""
+        for name in self._files.list(self.directory):
+            if name == MARKER:
+                continue
+            try:
+                self._files.remove_tree(f"{self.directory}/{name}")
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                    raise
+                raise fail(
+                    "STORE_LOCKED",
+                    f"what a killed replay had started still ends in {self.directory}; try again",
+                    retry_after_ms=1_000,
+                ) from error
 
     def finish(self) -> None:
         """The store becomes the target, at once and durably."""

@@ -24,7 +24,16 @@ from atomlog.consumers.quote import Quote, read_quote
 from atomlog.consumers.rebuild import Progress, rebuild
 from atomlog.consumers.rebuild_job import RebuildReport
 from atomlog.consumers.status import Status, store_status
-from atomlog.consumers.store_arguments import Id, id_list, name_list, positions_of, receipt_id, text_list, timeout_ms
+from atomlog.consumers.store_arguments import (
+    Id,
+    id_list,
+    name_list,
+    positions_of,
+    receipt_id,
+    settings_of,
+    text_list,
+    timeout_ms,
+)
 from atomlog.consumers.store_config import SHARD_ROWS, VECTOR_SPACES, StoreConfig
 from atomlog.consumers.writing import RawBatch, WriteSide
 from atomlog.kernel import model
@@ -132,7 +141,7 @@ class AsyncStore:
             parts = open_parts(
                 absolute(path),  # the program may change its working directory
                 config,
-                settings=settings or Settings(),
+                settings=settings_of(settings),
                 master_key_file=key_file,
                 read_only=read_only,
                 machine=machine,
@@ -402,8 +411,8 @@ class AsyncStore:
         reports = await rebuild(
             parts.directory,
             names,
-            swap=swap,
-            force=force,
+            swap=bool(swap),
+            force=bool(force),
             settings=parts.settings,
             master_key_file=self._master_key_file,
             progress=progress,

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from atomlog.kernel.ids import invalid, parse_id, shown
 from atomlog.kernel.model import Positions, WriteReceipt
+from atomlog.kernel.settings import Settings
 from atomlog.projections.read.receipts import ReadReceipt
 
 Id = str | bytes | Mapping[str, Any]
@@ -33,6 +34,15 @@ def name_list(given: object, name: str, known: Sequence[str]) -> list[str]:
         if one not in known:
             raise invalid(f"{name}[{index}]", f"there is no projection {shown(one)}; there are {', '.join(known)}")
     return list(dict.fromkeys(names))
+
+
+def settings_of(given: object) -> Settings:
+    """Settings, or the defaults. INVALID_INPUT for anything else."""
+    if given is None:
+        return Settings()
+    if not isinstance(given, Settings):
+        raise invalid("settings", f"{shown(given)} is no Settings; write Settings(page_limit=50)")
+    return given
 
 
 def timeout_ms(timeout_s: Any) -> int | None:

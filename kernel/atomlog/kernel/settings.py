@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
 from atomlog.kernel.errors import fail
+from atomlog.kernel.ids import shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,17 @@ class Settings:
     cursor_ttl_ms: int = 3_600_000
     key_wait_ms: int = 2_000
 
+    def __post_init__(self) -> None:
+        """INVALID_INPUT names each value that is no number of its kind, or out of range."""
+        wrong = [field.name for field in fields(self) if not _is_right(getattr(self, field.name), field.type)]
+        if wrong:
+            details = [
+                {"path": name, "code": "INVALID_INPUT", "message": f"{shown(getattr(self, name))} is out of range"}
+                for name in wrong
+            ]
+            more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+            raise fail("INVALID_INPUT", f"setting {wrong[0]}: {details[0]['message']}{more}", details=details)
+
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> "Settings":
         """Defaults overlaid with `ATOMLOG_*` variables; INVALID_INPUT names a value that cannot be read."""
@@ -56,3 +68,9 @@ class Settings:
                 raise fail("INVALID_INPUT", f"ATOMLOG_{field.name.upper()}={raw} is out of range")
             changes[field.name] = value
         return replace(cls(), **changes)  # type: ignore[arg-type]
+
+
+def _is_right(value: object, kind: object) -> bool:
+    """A number of the field's kind in 0 ≤ value < 2^53. True and False are none."""
+    is_number = type(value) is int or (kind in (float, "float") and isinstance(value, float))
+    return is_number and 0 <= value < 2**53  # type: ignore[operator]  # a number, by now
