@@ -10,12 +10,15 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --require-virtualenv
 PIP_INSTALL := $(PIP) install --quiet --require-hashes
 PYTEST_WORKERS ?= 2
 PYTEST_ARGS ?=
+BENCH_STAMP := $(VENV)/.bench
+BENCH_ARGS ?=
+BENCH = $(BIN)/atomlog bench
 UV_COMPILE := $(LOCK_VENV)/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(if $(UPGRADE),--upgrade)
 
 .DEFAULT_GOAL := ci
 .DELETE_ON_ERROR:
-.PHONY: ci check test demo install format wheel lock clean help prerequisites
+.PHONY: ci check test demo bench bench-large bench-smoke install format wheel lock clean help prerequisites
 
 ci: check test ## what CI runs (the default)
 
@@ -38,6 +41,15 @@ format: $(STAMP) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+bench: $(BENCH_STAMP) ## measure the ladder, write docs/benchmarks.md (BENCH_ARGS='--only P1 --rounds 5')
+	$(BENCH) --scale normal --page docs/benchmarks.md $(BENCH_ARGS)
+
+bench-large: $(BENCH_STAMP) ## the same on up to a million atoms
+	$(BENCH) --scale large --page docs/benchmarks.md $(BENCH_ARGS)
+
+bench-smoke: $(BENCH_STAMP) ## every rung once, as small as it goes
+	$(BENCH) --scale smoke --rounds 1 $(BENCH_ARGS)
+
 wheel: $(STAMP) ## build dist/atomlog-….whl
 	$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	@ls dist/*.whl
@@ -46,6 +58,7 @@ lock: $(LOCK_VENV)/.installed ## rewrite requirements/ from pyproject.toml (UPGR
 	$(UV_COMPILE) --group build -o requirements/build.txt
 	$(UV_COMPILE) pyproject.toml -c requirements/build.txt -o requirements/run.txt
 	$(UV_COMPILE) --group dev -c requirements/build.txt -c requirements/run.txt -o requirements/dev.txt
+	$(UV_COMPILE) --group bench -c requirements/build.txt -c requirements/run.txt -c requirements/dev.txt -o requirements/bench.txt
 	$(UV_COMPILE) --group lock -o requirements/lock.txt
 
 clean: ## remove the environment, caches and built files
@@ -53,7 +66,7 @@ clean: ## remove the environment, caches and built files
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 # --- the environment: rebuilt only when the lock or pyproject.toml changes --------------------------------
 
@@ -67,6 +80,10 @@ $(STAMP): $(BUILD_STAMP) requirements/run.txt requirements/dev.txt pyproject.tom
 	@$(BIN)/python -c '$(SEARCH_ONCE)' 2>/dev/null || \
 		$(PIP_INSTALL) --no-build-isolation --no-cache-dir --no-deps --force-reinstall -r requirements/run.txt
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(BENCH_STAMP): $(STAMP) requirements/bench.txt
+	@$(PIP_INSTALL) -r requirements/bench.txt
 	@touch $@
 
 $(BUILD_STAMP): requirements/build.txt

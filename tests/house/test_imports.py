@@ -12,6 +12,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "click": ("atomlog.consumers.cli",),
     "crc32c": ("atomlog.kernel.log.frames",),
     "cryptography": ("atomlog.kernel.sealing",),
+    "eventsourcing": ("atomlog.consumers.bench.peers",),
     "fastavro": ("atomlog.schemas.codec",),
     "hnswlib": ("atomlog.projections.vectors.hnsw",),
     "numpy": ("atomlog.projections.vectors", "atomlog.projections.encoders"),

@@ -2,7 +2,7 @@
 
 import click
 
-from atomlog.consumers.cli import completion, imports, operate, reads, receipts, showing, writes
+from atomlog.consumers.cli import bench, completion, imports, operate, reads, receipts, showing, writes
 from atomlog.consumers.cli.session import STORE, Root
 
 
@@ -25,6 +25,6 @@ def main(store: str, master_key: str | None, verbose: bool) -> None:
     """
 
 
-for _module in (writes, reads, receipts, imports, operate, showing, completion):
+for _module in (writes, reads, receipts, imports, operate, showing, bench, completion):
     for _command in _module.COMMANDS:
         main.add_command(_command)

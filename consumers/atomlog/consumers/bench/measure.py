@@ -1,0 +1,44 @@
+"""`atomlog bench`: choose rungs, look for what they need, run them in a temporary directory, write the page."""
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from atomlog.consumers.bench.child import check_peers, run_side
+from atomlog.consumers.bench.ladder import Scale
+from atomlog.consumers.bench.registry import RUNGS
+from atomlog.consumers.bench.report import number, table, write_page
+from atomlog.consumers.bench.run import Result, chosen, run_ladder
+from atomlog.consumers.parts import Machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    results: Sequence[Result]
+
+    def table(self) -> list[tuple[str, ...]]:
+        return table(self.results)
+
+
+def measure(names: Sequence[str], *, rounds: int, scale: str, page: str | None, say: Callable[[str], None]) -> Measured:
+    """Measure these rungs, all when `names` is empty. INVALID_INPUT for an unknown rung or a missing peer."""
+    machine = Machine()
+    rungs = chosen(RUNGS, names)
+    for rung in rungs:
+        check_peers(rung)
+    with tempfile.TemporaryDirectory(prefix="atomlog-bench-") as directory:
+        results = run_ladder(
+            rungs,
+            directory=directory,
+            scale=cast(Scale, scale),
+            rounds=rounds,
+            files=machine.files,
+            run_side=run_side,
+            told=lambda result: say(f"{result.rung.id}: {number(result.ratio)} × {result.rung.base_name}"),
+        )
+    if page is not None:
+        only = f" --only {','.join(names)}" if names else ""
+        command = f"atomlog bench --rounds {rounds} --scale {scale}{only}"
+        write_page(machine.files, page, results, command=command, now_us=machine.clock.now_us())
+    return Measured(results=results)

@@ -1,0 +1,10 @@
+"""Every rung of the ladder, in the order in which they are run and shown."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from atomlog.consumers.bench.ladder import Rung
+from atomlog.consumers.bench.writes import WRITE_RUNGS
+
+_ALL: tuple[Rung, ...] = (*WRITE_RUNGS,)
+RUNGS: Final[Mapping[str, Rung]] = {rung.id: rung for rung in _ALL}
