@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.kv import MemoryKv
 from atomlog.projections.ids import Ids, Row
-from tests.projections.brute import Brute, Version
+from tests.oracle.brute_model import Model, Version
 from tests.projections.histories import MEMBERSHIPS, NAMES, histories
 from tests.projections.stores import NewKv, Watched
 from tests.support.batches import START_US, STEP_US, LogBuilder, atom_id, create, retire, revise
@@ -27,7 +27,7 @@ def seen(row: Row | None) -> Seen | None:
 def expected(version: Version | None) -> Seen | None:
     if version is None:
         return None
-    return (*version.place, version.space, version.clear.atom_id, version.clear.revision_id, version.data)
+    return (*version.place, version.space, version.atom, version.revision, version.data)
 
 
 def positions(logs: Sequence[LogBuilder]) -> list[dict[int, int]]:
@@ -38,7 +38,7 @@ def positions(logs: Sequence[LogBuilder]) -> list[dict[int, int]]:
 @given(logs=histories(partitions=2, records=8))
 @few
 def test_heads_and_histories_are_exact_at_every_position(new_kv: NewKv, logs: Sequence[LogBuilder]) -> None:
-    brute = Brute()
+    brute = Model(partitions=2)
     with new_kv() as kv:
         ids = Ids(kv, 2)
         for log in logs:
@@ -52,7 +52,7 @@ def test_heads_and_histories_are_exact_at_every_position(new_kv: NewKv, logs: Se
                 assert seen(ids.head(atom, at)) == (whole[-1] if whole else None)
         for versions in brute.versions.values():
             for version in versions:
-                assert seen(ids.revision(version.clear.revision_id)) == expected(version)
+                assert seen(ids.revision(version.revision)) == expected(version)
         assert all(ids.verify(partition) == ids.rows(partition) for partition in (0, 1))
 
 
@@ -60,7 +60,7 @@ def test_heads_and_histories_are_exact_at_every_position(new_kv: NewKv, logs: Se
 @few
 def test_a_history_is_paged_without_gaps_or_repeats(new_kv: NewKv, logs: Sequence[LogBuilder], limit: int) -> None:
     (log,) = logs
-    brute = Brute()
+    brute = Model()
     brute.apply(0, log.records)
     with new_kv() as kv:
         ids = Ids(kv, 1)

@@ -16,7 +16,7 @@ from atomlog.projections.bitmaps import Bitmap
 from atomlog.projections.postings import ACTIVE, Has, InGroup, Postings, Refers, Selection, Term
 from atomlog.projections.postings.layout import INLINE_CHANGES_MAX, PAGE, SMALL_MAX
 from atomlog.projections.relations import Relations
-from tests.projections.brute import Brute
+from tests.oracle.brute_model import Model
 from tests.projections.histories import GROUPS, MEMBERSHIPS, NAMES, ROLES, SPACES, histories
 from tests.projections.stores import NewKv, Watched
 from tests.support.batches import LogBuilder, atom_id, create, member, retire, revise, slot
@@ -28,8 +28,8 @@ Value = str | int | bytes
 few = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
-def applied(kv: Kv, logs: Sequence[LogBuilder], *, window: int = WINDOW, each: int = 1_000) -> tuple[Postings, Brute]:
-    postings, brute = Postings(kv, len(logs), window=window), Brute()
+def applied(kv: Kv, logs: Sequence[LogBuilder], *, window: int = WINDOW, each: int = 1_000) -> tuple[Postings, Model]:
+    postings, brute = Postings(kv, len(logs), window=window), Model(partitions=len(logs))
     for log in logs:
         for start in range(0, len(log.records), each):
             records = log.records[start : start + each]
@@ -44,35 +44,34 @@ def ids(postings: Postings, partition: int, bitmap: Bitmap) -> set[bytes]:
     return {atom for atom in found if atom is not None}
 
 
-def facets_of(brute: Brute, partition: int, at: int) -> dict[tuple[str, Value], set[bytes]]:
+def facets_of(brute: Model, partition: int, at: int) -> dict[tuple[str, Value], set[bytes]]:
     """Facet → atoms, of the atoms that live in a partition."""
     facets: dict[tuple[str, Value], set[bytes]] = {}
     for head in brute.homed(partition, at):
-        clear = head.clear
         values: dict[str, Value] = {
-            "schema": clear.schema,
-            "policy": clear.policy,
+            "schema": head.schema,
+            "policy": head.policy,
             "space": head.space,
             "day": head.day,
-            "state": "retired" if clear.retired else "active",
+            "state": "retired" if head.retired else "active",
         }
         for kind, value in values.items():
-            facets.setdefault((kind, value), set()).add(clear.atom_id)
+            facets.setdefault((kind, value), set()).add(head.atom)
         for one in head.current_slots:
-            facets.setdefault((one.role, one.target), set()).add(clear.atom_id)
+            facets.setdefault((one.role, one.target), set()).add(head.atom)
     return facets
 
 
-def members_of(brute: Brute, partition: int, at: int) -> dict[bytes, set[bytes]]:
+def members_of(brute: Model, partition: int, at: int) -> dict[bytes, set[bytes]]:
     """Group → members, by memberships of one partition."""
     groups: dict[bytes, set[bytes]] = {}
     for head in brute.homed(partition, at):
-        for stated, of, _ in head.memberships():
-            groups.setdefault(stated.target, set()).add(of.target)
+        for stated in head.memberships():
+            groups.setdefault(stated.group, set()).add(stated.member)
     return groups
 
 
-def check_position(postings: Postings, brute: Brute, partition: int, at: int) -> None:
+def check_position(postings: Postings, brute: Model, partition: int, at: int) -> None:
     read = partial(ids, postings, partition)
     facets, groups = facets_of(brute, partition, at), members_of(brute, partition, at)
     for kind, value in facets:
@@ -90,7 +89,7 @@ def check_position(postings: Postings, brute: Brute, partition: int, at: int) ->
         inside = [day for day in days if (first is None or day >= first) and (last is None or day < last)]
         expected = set().union(*(facets["day", day] for day in inside))
         assert read(postings.days(first, last, partition, at)) == expected
-    everybody = {head.clear.atom_id for head in brute.homed(partition, at)}
+    everybody = {head.atom for head in brute.homed(partition, at)}
     assert read(postings.all_atoms(partition, at)) == everybody
 
 
@@ -111,7 +110,7 @@ def test_what_is_newest_is_exact_while_records_are_applied(
     new_kv: NewKv, logs: Sequence[LogBuilder], each: int
 ) -> None:
     (log,) = logs
-    brute = Brute()
+    brute = Model()
     with new_kv() as kv:
         postings = Postings(kv, 1, window=WINDOW)
         for start in range(0, len(log.records), each):

@@ -13,7 +13,7 @@ from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.ports import Kv
 from atomlog.projections.relations import Relation, Relations
 from atomlog.projections.relations.layout import escape, unescape
-from tests.projections.brute import Brute, Version
+from tests.oracle.brute_model import Model, Version
 from tests.projections.histories import GROUPS, MEMBERSHIPS, NAMES, ROLES, histories
 from tests.projections.stores import NewKv, Watched
 from tests.support.batches import LogBuilder, atom_id, create, member, retire, revise, slot
@@ -24,8 +24,8 @@ T = TypeVar("T")
 few = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
-def applied(kv: Kv, logs: Sequence[LogBuilder]) -> tuple[Relations, Brute]:
-    relations, brute = Relations(kv, len(logs)), Brute()
+def applied(kv: Kv, logs: Sequence[LogBuilder]) -> tuple[Relations, Model]:
+    relations, brute = Relations(kv, len(logs)), Model(partitions=len(logs))
     for log in logs:
         relations.apply(log.partition, log.records, log.checkpoint)
         brute.apply(log.partition, log.records)
@@ -57,9 +57,9 @@ def seen_relation(relation: Relation) -> tuple[object, ...]:
 
 
 def expected_relation(head: Version, index: int) -> tuple[object, ...]:
-    slot_, opening = head.clear.slots[index], head.opening(index)
+    slot_, (born, opened_by) = head.slots[index], head.births[index]
     return (
-        *(head.partition, head.clear.atom_id, opening.clear.revision_id, opening.position, head.clear.schema),
+        *(head.partition, head.atom, opened_by, born, head.schema),
         *(slot_.role, slot_.target, slot_.at, slot_.include, slot_.required, slot_.order_key),
     )
 
@@ -97,10 +97,9 @@ def test_members_and_groups_are_exact_at_every_position(new_kv: NewKv, logs: Seq
             for atom in TARGETS:
                 groups = pages(partial(relations.groups, atom, at), limit)
                 stated_by = [
-                    (head.partition, head.clear.atom_id, stated.target, later.position, later.clear.revision_id, of.at)
-                    for head in brute.heads(at)
-                    for stated, of, later in head.memberships()
-                    if of.target == atom
+                    (one.version.partition, one.version.atom, one.group, *one.opened, one.slot.at)
+                    for one in brute.memberships(at)
+                    if one.member == atom
                 ]
                 assert sorted(
                     (one.partition, one.membership, one.group, one.born, one.revision, one.at) for one in groups

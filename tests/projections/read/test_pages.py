@@ -49,7 +49,7 @@ def check(world: World, selector: Selector, pages: Sequence[Page], at: dict[int,
     brute = world.brute
     match selector:
         case Relations(target=bytes() as target, role=role):
-            assert expected.shown_relations(pages) == expected.relation_rows(brute, target, role, at)
+            assert expected.shown_relations(pages) == brute.relation_rows(target, role, at)
         case Members(group=bytes() as group):
             rows = expected.member_rows(
                 brute,
@@ -64,9 +64,7 @@ def check(world: World, selector: Selector, pages: Sequence[Page], at: dict[int,
                 (atom, memberships) for atom, _, memberships in rows
             ]
         case Groups(member=bytes() as of):
-            shown = atoms_of(*pages)
-            assert set(shown) == expected.group_rows(brute, of, at)
-            assert len(shown) == len(set(shown))
+            assert atoms_of(*pages) == brute.group_rows(of, at)
         case SlotsOf(atom=bytes() as atom):
             head = brute.head(atom, at)
             slots = head.current_slots if head else ()
@@ -77,10 +75,10 @@ def check(world: World, selector: Selector, pages: Sequence[Page], at: dict[int,
         for row in page.atoms:
             current = brute.head(row.atom, at)
             assert current is not None
-            assert row.revision == current.clear.revision_id
+            assert row.revision == current.revision
             for shown_slot in row.slots:
                 head_of_target = brute.head(shown_slot.target, at)
-                logical = head_of_target.clear.revision_id if head_of_target else None
+                logical = head_of_target.revision if head_of_target else None
                 assert shown_slot.resolved == (shown_slot.revision or logical)
 
 

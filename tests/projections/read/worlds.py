@@ -25,7 +25,7 @@ from atomlog.projections.read.selectors import Selector
 from atomlog.projections.read.shelf import MemoryShelf, Shelf
 from atomlog.projections.relations import Relations
 from atomlog.projections.vectors import Vectors
-from tests.projections.brute import Brute
+from tests.oracle.brute_model import Model
 from tests.projections.vectors.worlds import ScriptedEncoder, drained, plain_opener, space_of
 from tests.support.batches import LOG_ID, LogBuilder
 from tests.support.sealed import CountedRandomness, InlineWorkers
@@ -107,7 +107,7 @@ class World:
         self.waited: list[tuple[tuple[str, ...], dict[int, int]]] = []
         self.removed: set[str] = set()
         self.leases = 0
-        self.brute = Brute()
+        self.brute = Model(partitions=len(self.logs))
         self._known = [0] * len(self.logs)
         self.log = BuiltLog(self.logs)
         self.open()
