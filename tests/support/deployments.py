@@ -6,7 +6,6 @@ test does not know which one it runs on. Another log joins with another class in
 """
 
 import asyncio
-import os
 import signal
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -23,8 +22,9 @@ from atomlog.kernel.settings import Settings
 from atomlog.kernel.tail import Tail
 from atomlog.schemas.revision import decode_clear
 from tests.support.brute import Brute, shown
-from tests.support.commands import ATOMLOG, ROOT, Done, atomlog, until
+from tests.support.commands import Done, atomlog, until
 from tests.support.store_process import Shown, StoreProcess
+from tests.support.zygote import COMMAND, Forked, zygote
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,7 +272,7 @@ class Apart(Deployment):
     def __init__(self, folder: Path, shape: Shape) -> None:
         super().__init__(folder, shape)
         self._reader: StoreProcess | None = None
-        self._consumers: dict[str, asyncio.subprocess.Process] = {}
+        self._consumers: dict[str, Forked] = {}
         self._turn = 0
 
     async def read(self, selector: Mapping[str, Any], **options: Any) -> Shown:
@@ -345,15 +345,9 @@ class Apart(Deployment):
         )
 
     async def _start_consumer(self, name: str) -> None:
-        with self._log(name).open("ab") as messages:
-            self._consumers[name] = await asyncio.create_subprocess_exec(
-                *(*ATOMLOG, "consume", name, "--wait", "--store", self.directory),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=messages,
-                stderr=messages,
-                cwd=ROOT,
-                env={**os.environ, **self.shape.environment},
-            )
+        command = ("consume", name, "--wait", "--store", self.directory)
+        environment = self.shape.environment
+        self._consumers[name] = await zygote().fork(COMMAND, *command, log=self._log(name), environment=environment)
 
     async def _second_process(self) -> StoreProcess:
         return self.reader

@@ -1,4 +1,4 @@
-"""A process of its own that opens a store and answers requests: `python -m tests.support.store_process DIRECTORY …`.
+"""A process of its own that opens a store and answers requests.
 
 A request is a line of JSON on stdin, `{"id", "op", …}`; its answer a line on stdout, `{"id", "ok": true, "result"}`
 or `{"id", "ok": false, "error"}`. Answers come in any order. The process ends with its stdin. `StoreProcess` is the
@@ -14,16 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from atomlog.consumers.store import AsyncStore
 from atomlog.kernel.errors import AtomlogError, from_dict
 from atomlog.kernel.settings import Settings
 from atomlog.projections.read.page import Page
 from atomlog.projections.read.positions import parse_at
-from tests.support.commands import ROOT
-
-LINE_BYTES_MAX: Final = 64 * 1024 * 1024
+from tests.support.zygote import LINE_BYTES_MAX, Forked, zygote
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +81,7 @@ class Shown:
 class StoreProcess:
     """Runs the process above, and asks it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: Path) -> None:
+    def __init__(self, process: Forked, log: Path) -> None:
         """Use `start`."""
         self.process = process
         self._log = log
@@ -102,24 +100,14 @@ class StoreProcess:
         environment: Mapping[str, str] | None = None,
     ) -> "StoreProcess":
         """Returns before the store is open: the first answer waits for that."""
-        options = json.dumps({"projections": list(projections), "follow": follow})
-        with log.open("ab") as messages:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tests.support.store_process", directory, options),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=messages,
-                cwd=ROOT,
-                env={**os.environ, **(environment or {})},
-                limit=LINE_BYTES_MAX,
-            )
-        return cls(process, log)
+        options = {"projections": list(projections), "follow": follow}
+        target = "tests.support.store_process:main"
+        return cls(await zygote().fork(target, directory, options, log=log, environment=environment), log)
 
     async def ask(self, op: str, **parts: Any) -> Any:
         """The result of a request; the error that the store raised, or ConnectionError when the process is gone."""
         number = next(self._ids)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
-        assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps({"id": number, "op": op, **parts}).encode() + b"\n")
             await self.process.stdin.drain()
@@ -133,7 +121,6 @@ class StoreProcess:
 
     async def close(self) -> None:
         """Let the process end by itself. It must end well."""
-        assert self.process.stdin is not None
         self.process.stdin.close()
         code = await self.process.wait()
         await self._reading
@@ -141,14 +128,10 @@ class StoreProcess:
 
     async def kill(self) -> None:
         """As a power cut would."""
-        self.process.kill()
-        await self.process.wait()
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        await self.process.killed()
         await self._reading
 
     async def _receive(self) -> None:
-        assert self.process.stdout is not None
         while line := await self.process.stdout.readline():
             message = json.loads(line)
             answer = self._waiting.get(message["id"])
@@ -209,5 +192,5 @@ async def _serve_one(store: AsyncStore, request: Mapping[str, Any]) -> None:
     print(json.dumps(reply), flush=True)
 
 
-if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1], json.loads(sys.argv[2])))
+def main(directory: str, options: Mapping[str, Any]) -> None:
+    asyncio.run(serve(directory, options))
