@@ -11,6 +11,7 @@ from typing import Any, Final
 from atomlog.consumers.context import Context, Lag, ProjectionKind
 from atomlog.consumers.follower import Follower
 from atomlog.consumers.generations import GenerationDirectory
+from atomlog.consumers.handles import Handle
 from atomlog.consumers.secondary import SecondaryView
 from atomlog.consumers.views import Health
 from atomlog.kernel.errors import AtomlogError
@@ -77,6 +78,9 @@ class Attachment:
     @property
     def error(self) -> AtomlogError | None:
         return self._view.error
+
+    def pin(self) -> Handle:
+        return self._view.pin()
 
     def pinned(self) -> AbstractAsyncContextManager[Projection]:
         return self._view.pinned()

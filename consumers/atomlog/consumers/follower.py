@@ -26,6 +26,7 @@ from atomlog.projections.base import Projection
 
 IDLE_SECONDS_MAX: Final = 0.5  # how long a new CURRENT may go unnoticed while nothing is written
 SWAP_RETRY_US: Final = 5_000_000
+LOOK_US: Final = 50_000  # between two looks for a new CURRENT that reads cause
 CLOSE_SECONDS_MAX: Final = 10.0
 
 
@@ -61,6 +62,7 @@ class Follower:
         self._is_preparing = False
         self._dirty = 0  # records applied since the last sync
         self._progress = 0  # for the watchdog: goes up whenever something is applied, to either generation
+        self._looked_us = 0  # for a new CURRENT, by a read
         self._synced_us = context.clock.monotonic_us()
         self._swap_after_us = 0
         self._background_error: str | None = None
@@ -128,6 +130,9 @@ class Follower:
     @property
     def health(self) -> Health:
         return health_of(self._handle.projection, self.error, troubled=self._background_error is not None)
+    def pin(self) -> Handle:
+        return self._handle.pin()
+
 
     def pinned(self) -> AbstractAsyncContextManager[Projection]:
         return self._handle.pinned()
@@ -136,6 +141,10 @@ class Follower:
         return {partition: applier.position - 1 for partition, applier in self._appliers.items()}
 
     async def catch_up(self) -> None:
+        now_us = self._context.clock.monotonic_us()
+        if now_us - self._looked_us < LOOK_US:  # reads come faster than generations are published
+            return
+        self._looked_us = now_us
         """Begin to move over to a generation that was published since; readers need not wait for it."""
         if self._new_current() is not None:
             self._wake.notify()

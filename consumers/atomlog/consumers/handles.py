@@ -20,17 +20,26 @@ class Handle:
         self.pins = 0
         self._scratch = scratch
         self._unpinned = Signal()
+        self._draining = 0  # who waits for it
+
+    def pin(self) -> "Handle":
+        """This handle, not to be closed before as many `unpin`."""
+        self.pins += 1
+        return self
+
+    def unpin(self) -> None:
+        self.pins -= 1
+        if self.pins == 0 and self._draining:
+            self._unpinned.notify()
 
     @asynccontextmanager
     async def pinned(self) -> AsyncIterator[Projection]:
         """The projection, not to be closed inside."""
-        self.pins += 1
+        self.pin()
         try:
             yield self.projection
         finally:
-            self.pins -= 1
-            if self.pins == 0:
-                self._unpinned.notify()
+            self.unpin()
 
     def positions(self, partitions: Iterable[int]) -> Positions:
         """The read position of each partition."""
@@ -39,8 +48,12 @@ class Handle:
     async def drained(self, clock: Clock, seconds: float) -> bool:
         """Until nobody has it pinned, or for `seconds`; says which."""
         deadline_us = clock.monotonic_us() + int(seconds * 1_000_000)
-        while self.pins and (left_us := deadline_us - clock.monotonic_us()) > 0:
-            await first_of(self._unpinned.wait(), clock.sleep(left_us / 1_000_000))
+        self._draining += 1
+        try:
+            while self.pins and (left_us := deadline_us - clock.monotonic_us()) > 0:
+                await first_of(self._unpinned.wait(), clock.sleep(left_us / 1_000_000))
+        finally:
+            self._draining -= 1
         return self.pins == 0
 
     async def close(self, workers: Workers, directory: GenerationDirectory) -> None:

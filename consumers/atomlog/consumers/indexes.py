@@ -4,19 +4,20 @@ One that cannot be opened fails alone: the store opens, writes go on, and only r
 words of its own error.
 """
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Final
 
 from atomlog.consumers.attachment import Attachment
 from atomlog.consumers.generations import GenerationDirectory
+from atomlog.consumers.handles import Handle
 from atomlog.consumers.parts import Parts, projection_kinds
 from atomlog.consumers.views import describe_broken
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.model import Positions
 from atomlog.projections.ids import Ids
 from atomlog.projections.postings import Postings
-from atomlog.projections.read.indexes import IndexSet
+from atomlog.projections.read.indexes import VECTORS, IndexSet
 from atomlog.projections.relations import Relations
 from atomlog.projections.vectors import Vectors
 
@@ -33,6 +34,7 @@ class OpenIndexes(Mapping[str, Attachment]):
         self._parts = parts
         self._may_follow = may_follow
         self._opened: dict[str, Attachment] = {}
+        self._sets: dict[tuple[str, ...], tuple[tuple[Handle, ...], IndexSet]] = {}  # of the last lease of these names
 
     @classmethod
     async def open(cls, parts: Parts, names: Sequence[str], *, may_follow: bool) -> "OpenIndexes":
@@ -96,25 +98,38 @@ class OpenIndexes(Mapping[str, Attachment]):
     def __len__(self) -> int:
         return len(self._opened)
 
-    @asynccontextmanager
-    async def lease(self) -> AsyncIterator[IndexSet]:
-        """The indexes for one read: each stays open and the same until the read gives it back."""
-        for view in self._opened.values():
+    def lease(self, names: Sequence[str]) -> "Lease":
+        """The named indexes for one read: each stays open and the same until the read gives it back."""
+        return Lease(self, tuple(names))
+
+    async def pin(self, names: tuple[str, ...]) -> tuple[IndexSet, Sequence[Handle]]:
+        """The named indexes as they are now, pinned; those that this process lacks are left out."""
+        self.need("ids")
+        views = [view for name in names if (view := self._opened.get(name)) is not None]
+        for view in views:
             await view.catch_up()
-        async with AsyncExitStack() as pins:
-            found = {name: await pins.enter_async_context(view.pinned()) for name, view in self._opened.items()}
-            self.need("ids")
-            ids = found["ids"]
-            assert isinstance(ids, Ids)
-            relations, postings, vectors = (found.get(name) for name in ("relations", "postings", "vectors"))
-            yield IndexSet(
-                ids=ids,
-                relations=relations if isinstance(relations, Relations) else None,
-                postings=postings if isinstance(postings, Postings) else None,
-                vectors=vectors if isinstance(vectors, Vectors) else None,
-                generations={name: view.generation for name, view in self._opened.items()},
-                broken=self.broken,
-            )
+        handles = tuple([view.pin() for view in views])
+        known = self._sets.get(names)
+        if known is not None and known[0] == handles:
+            return known[1], handles
+        made = self._index_set(handles)
+        if VECTORS not in names:  # graphs in memory have to go when their generation does
+            self._sets[names] = handles, made
+        return made, handles
+
+    def _index_set(self, handles: Sequence[Handle]) -> IndexSet:
+        found = {handle.projection.name: handle.projection for handle in handles}
+        ids = found["ids"]
+        assert isinstance(ids, Ids)
+        relations, postings, vectors = (found.get(name) for name in ("relations", "postings", "vectors"))
+        return IndexSet(
+            ids=ids,
+            relations=relations if isinstance(relations, Relations) else None,
+            postings=postings if isinstance(postings, Postings) else None,
+            vectors=vectors if isinstance(vectors, Vectors) else None,
+            generations={handle.projection.name: handle.generation.name for handle in handles},
+            broken=self.broken,
+        )
 
     async def catch_up(self, names: Sequence[str], positions: Positions, deadline_us: int) -> None:
         """Until the named indexes have applied these positions, or the deadline: the read says which is behind.
@@ -140,3 +155,23 @@ class OpenIndexes(Mapping[str, Attachment]):
         async with AsyncExitStack() as closing:
             for view in self._opened.values():
                 closing.push_async_callback(view.close)
+
+
+class Lease:
+    """The indexes of one read, pinned between entering and leaving."""
+
+    __slots__ = ("_handles", "_indexes", "_names")
+
+    def __init__(self, indexes: OpenIndexes, names: tuple[str, ...]) -> None:
+        """Use `OpenIndexes.lease`."""
+        self._indexes = indexes
+        self._names = names
+        self._handles: Sequence[Handle] = ()
+
+    async def __aenter__(self) -> IndexSet:
+        found, self._handles = await self._indexes.pin(self._names)
+        return found
+
+    async def __aexit__(self, *raised: object) -> None:
+        for handle in self._handles:
+            handle.unpin()

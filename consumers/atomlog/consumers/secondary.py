@@ -76,6 +76,9 @@ class SecondaryView:
         noted = self._directory.noted_health()
         return health_of(self._handle.projection, self.error, troubled=noted.get("background_error") is not None)
 
+    def pin(self) -> Handle:
+        return self._handle.pin()
+
     def pinned(self) -> AbstractAsyncContextManager[Projection]:
         return self._handle.pinned()
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from atomlog.consumers.context import Lag
+from atomlog.consumers.handles import Handle
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.model import Positions
 from atomlog.kernel.rocks import RocksKv
@@ -33,6 +34,10 @@ class ProjectionView(Protocol):
     @property
     def error(self) -> AtomlogError | None:
         """Why it stopped, if it did."""
+        ...
+
+    def pin(self) -> Handle:
+        """The handle of the projection, pinned: not to be closed or exchanged before its `unpin`."""
         ...
 
     def pinned(self) -> AbstractAsyncContextManager[Projection]:

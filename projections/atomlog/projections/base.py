@@ -119,6 +119,8 @@ class KvProjection:
         """Raises STORE_TOO_NEW when a newer program wrote the store, CORRUPT when it must be rebuilt."""
         self.kv = kv
         self._partitions = partitions
+        self._floors = dict.fromkeys(range(partitions), -1)
+        self._own: dict[int, _Standing] = {}  # of a writable store, whose only writer this is
         for partition in range(partitions):
             self._standing(partition)
 
@@ -133,7 +135,7 @@ class KvProjection:
         return self._standing(partition).rows
 
     def floors(self) -> Mapping[int, int]:
-        return dict.fromkeys(range(self._partitions), -1)
+        return self._floors
 
     def apply(self, partition: int, records: Sequence[EffectiveRecord], after: Checkpoint) -> None:
         standing = self._standing(partition)
@@ -212,6 +214,14 @@ class KvProjection:
         return self.kv.scan(prefix, prefix_end(prefix))
 
     def _standing(self, partition: int) -> _Standing:
+        standing = self._own.get(partition)
+        if standing is None:
+            standing = self._stored_standing(partition)
+            if self.kv.writable:
+                self._own[partition] = standing
+        return standing
+
+    def _stored_standing(self, partition: int) -> _Standing:
         raw = self.kv.get(STANDING + u16(partition))
         if raw is None:
             return _Standing()
@@ -228,9 +238,12 @@ class KvProjection:
         """Position and effects become visible, and after a power cut remain or vanish, together."""
         if not self.kv.writable:
             raise fail("STORE_READ_ONLY", f"{self.name} is open beside its follower and only reads")
-        head = _STANDING.pack(self.format_version, RULE, standing.rows + staged.rows)
+        rows = standing.rows + staged.rows
+        head = _STANDING.pack(self.format_version, RULE, rows)
         staged.put(STANDING + u16(partition), head + after.to_bytes())
+        self._own.pop(partition, None)  # what a write that fails leaves is read again
         staged.commit()
+        self._own[partition] = _Standing(rows, after)
 
     def _check_order(self, partition: int, positions: Sequence[int], before: Checkpoint, after: Checkpoint) -> None:
         """Each record once and in order: a gap or a repetition here would be kept for ever."""

@@ -154,9 +154,9 @@ class World:
         return self.logs[0]
 
     @asynccontextmanager
-    async def lease(self) -> AsyncIterator[IndexSet]:
+    async def lease(self, names: Sequence[str]) -> AsyncIterator[IndexSet]:
         def present(name: str) -> Any:
-            return None if name in self.removed else getattr(self, name)
+            return None if name in self.removed or name not in names else getattr(self, name)
 
         self.leases += 1
         yield IndexSet(

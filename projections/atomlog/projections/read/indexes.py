@@ -63,7 +63,9 @@ def needed(index: T | None) -> T:
 class Indexes(Protocol):
     """Hands out the indexes. A build that is handed out stays open until the read gives it back."""
 
-    def lease(self) -> AbstractAsyncContextManager[IndexSet]: ...
+    def lease(self, names: Sequence[str]) -> AbstractAsyncContextManager[IndexSet]:
+        """Those of the named indexes that there are; ids is always among the names."""
+        ...
 
 
 class CatchUp(Protocol):

@@ -7,8 +7,8 @@ exactly, after waiting for the indexes; it is never replaced by another one.
 While a read waits it holds no index: a rebuilt one may take over meanwhile, and is then the one that is read.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, TypeGuard
 
@@ -71,29 +71,58 @@ class Behind(Exception):
         self.error = error
 
 
-@asynccontextmanager
-async def settled(
-    indexes: Indexes, catch_up: CatchUp, choose: Callable[[IndexSet], Awaitable[Chosen]], deadline_us: int
-) -> AsyncIterator[tuple[IndexSet, Chosen]]:
-    """Indexes that have come as far as a read needs them, and its positions, waiting until the deadline.
+class Settled:
+    """`async with`: indexes that have come as far as a read needs them, and its positions, until it is left.
 
-    `choose` raises Behind. Raises INDEX_LAGGING or CONSISTENCY_UNAVAILABLE when waiting did not help.
+    `choose` raises Behind. Entering raises INDEX_LAGGING or CONSISTENCY_UNAVAILABLE when waiting for the indexes of
+    the plan, until the deadline, did not help.
     """
-    waited: set[tuple[tuple[int, int], ...]] = set()
-    while True:
-        async with indexes.lease() as leased:
+
+    __slots__ = ("_catch_up", "_choose", "_deadline_us", "_indexes", "_lease", "_plan")
+
+    def __init__(
+        self,
+        indexes: Indexes,
+        catch_up: CatchUp,
+        plan: Sequence[str],
+        choose: Callable[[IndexSet], Awaitable[Chosen]],
+        deadline_us: int,
+    ) -> None:
+        self._indexes = indexes
+        self._catch_up = catch_up
+        self._plan = plan
+        self._choose = choose
+        self._deadline_us = deadline_us
+        self._lease: AbstractAsyncContextManager[IndexSet] | None = None
+
+    async def __aenter__(self) -> tuple[IndexSet, Chosen]:
+        waited: set[tuple[tuple[int, int], ...]] = set()
+        while True:
             try:
-                chosen = await choose(leased)
+                return await self._leased()
             except Behind as found:
                 behind = found
-            else:
-                yield leased, chosen
-                return
-        target = tuple(sorted(behind.positions.items()))
-        if target in waited or len(waited) == WAITS_MAX:
-            raise behind.error
-        waited.add(target)
-        await catch_up(behind.names, behind.positions, deadline_us)
+            target = tuple(sorted(behind.positions.items()))
+            if target in waited or len(waited) == WAITS_MAX:
+                raise behind.error
+            waited.add(target)
+            await self._catch_up(behind.names, behind.positions, self._deadline_us)
+
+    async def _leased(self) -> tuple[IndexSet, Chosen]:
+        """The indexes as they are, given back at once unless they are far enough."""
+        lease = self._indexes.lease(self._plan)
+        indexes = await lease.__aenter__()
+        try:
+            chosen = await self._choose(indexes)
+        except BaseException:
+            await lease.__aexit__(None, None, None)
+            raise
+        self._lease = lease
+        return indexes, chosen
+
+    async def __aexit__(self, *raised: object) -> None:
+        assert self._lease is not None, "left before it was entered"
+        await self._lease.__aexit__(None, None, None)
 
 
 @dataclass(slots=True)
@@ -195,6 +224,9 @@ class Chooser:
         return {partition: ids.position_at(partition, time_us) for partition in range(self.log.partitions)}
 
 
+PARTITION_DIGITS_MAX: Final = 10
+
+
 def parse_at(value: object) -> int | dict[int, int] | None:
     """`at` from JSON: a position, or an object of partition to position (its keys may be text)."""
     if value is None or _is_integer(value):
@@ -204,7 +236,7 @@ def parse_at(value: object) -> int | dict[int, int] | None:
     positions: dict[int, int] = {}
     for partition, position in value.items():
         text = partition if isinstance(partition, str) else shown(partition)
-        if not text.isascii() or not text.isdigit() or not _is_integer(position):
+        if not text.isascii() or not text.isdigit() or len(text) > PARTITION_DIGITS_MAX or not _is_integer(position):
             raise invalid("at", f"{shown(partition)} to {shown(position)} is no partition with its position")
         positions[int(text)] = position
     return positions

@@ -23,7 +23,7 @@ from atomlog.projections.read.journal import Journal
 from atomlog.projections.read.page import Page
 from atomlog.projections.read.pins import Pins
 from atomlog.projections.read.plans import home, open_source, plan, searched
-from atomlog.projections.read.positions import MODES, SNAPSHOT, Asked, Chooser, Chosen, settled
+from atomlog.projections.read.positions import MODES, SNAPSHOT, Asked, Chooser, Chosen, Settled
 from atomlog.projections.read.receipts import ReadReceipt
 from atomlog.projections.read.refs import AtomRef
 from atomlog.projections.read.replay import Replayer, Verification
@@ -91,7 +91,7 @@ class Reader:
         todo = await plan(selector, cursor.state if cursor else None, self.encoders, self.journal)
         # 2. The positions: those of the first page, or chosen now, waiting for what was asked for.
         choose = partial(self._choose, selector, options, todo.names, mode, cursor)
-        async with settled(self.indexes, self.catch_up, choose, deadline_us) as (indexes, chosen):
+        async with Settled(self.indexes, self.catch_up, todo.names, choose, deadline_us) as (indexes, chosen):
             # 3. Search, and resolve every find through ids at these positions. Nothing waits here, so nothing moves.
             source = open_source(todo, indexes, chosen, limit)
             gathered = gather(source, indexes.ids, chosen.positions, limit)

@@ -1,7 +1,6 @@
 """A receipt looked at again: shown, rendered to the same bytes, or searched anew and compared."""
 
 import hashlib
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,7 @@ from atomlog.projections.read.indexes import CatchUp, Indexes, IndexSet
 from atomlog.projections.read.journal import Journal
 from atomlog.projections.read.page import Diagnostics, Page, Row, body_bytes
 from atomlog.projections.read.plans import IDS, open_source, plan_again
-from atomlog.projections.read.positions import Chooser, Chosen, settled
+from atomlog.projections.read.positions import Chooser, Chosen, Settled
 from atomlog.projections.read.receipts import ReadReceipt, ReceiptRow
 from atomlog.projections.read.render import clear_of, render_row, row_bytes
 
@@ -123,9 +122,7 @@ class Replayer:
             raise fail("KEY_UNAVAILABLE", f"{message}; give the master key")
         return render_row(row, opened.clear, opened)
 
-    def _settled(
-        self, receipt: ReadReceipt, names: tuple[str, ...]
-    ) -> AbstractAsyncContextManager[tuple[IndexSet, Chosen]]:
+    def _settled(self, receipt: ReadReceipt, names: tuple[str, ...]) -> Settled:
         """Indexes that have come to the receipt's positions."""
 
         async def choose(indexes: IndexSet) -> Chosen:
@@ -133,7 +130,7 @@ class Replayer:
             return await chooser.again(receipt.observed(), receipt.mode)
 
         deadline_us = self.clock.monotonic_us() + self.settings.read_timeout_ms * 1_000
-        return settled(self.indexes, self.catch_up, choose, deadline_us)
+        return Settled(self.indexes, self.catch_up, names, choose, deadline_us)
 
 
 def _revision(row: ReceiptRow, index: Ids) -> bytes:
