@@ -42,6 +42,7 @@ class OwnerServer:
         self._handler = handler
         self._server: asyncio.Server | None = None
         self._listening = -1
+        self._made: os.stat_result | None = None  # the socket file, to remove no other one
         self._closing = False
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -58,6 +59,7 @@ class OwnerServer:
                 raise fail("STORE_READ_ONLY", f"{path} cannot be made: {error.strerror}") from None
             message = f"{path} cannot be made ({error.strerror}): other processes could not reach this one"
             raise fail("STORE_LOCKED", f"{message}. Put the store on a local disk") from None
+        self._made = os.stat(f"{self._directory}/{NAME}")
         keep_from_children(listening.fileno())  # a child would take connections in and never answer
         self._listening = listening.fileno()
         self._server = await asyncio.start_unix_server(self._connected, sock=listening, backlog=BACKLOG)
@@ -68,7 +70,9 @@ class OwnerServer:
         if self._server is None:
             return
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{self._directory}/{NAME}")
+            path = f"{self._directory}/{NAME}"
+            if self._made is not None and os.path.samestat(os.stat(path), self._made):
+                os.unlink(path)
         for _ in range(3):
             await asyncio.sleep(0)  # who has just connected becomes known: asyncio would leave it open
         forget(self._listening)

@@ -55,6 +55,10 @@ class File(Protocol):
         """Take the exclusive lock of this file without waiting; False when another open file has it."""
         ...
 
+    def is_at(self, path: str) -> bool:
+        """Whether the path leads to this very file: not after it was removed, renamed or replaced."""
+        ...
+
     def close(self) -> None: ...
 
 

@@ -122,6 +122,12 @@ class SystemFile:
         keep_from_children(self._descriptor)
         return True
 
+    def is_at(self, path: str) -> bool:
+        try:
+            return os.path.samestat(os.stat(path), os.fstat(self._descriptor))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
     def close(self) -> None:
         if self._locked_by == os.getpid():
             forget(self._descriptor)

@@ -36,6 +36,9 @@ class BytesFile:
     def sync(self) -> None:
         pass
 
+    def is_at(self, path: str) -> bool:
+        return True
+
     def lock(self) -> bool:
         return True
 

@@ -207,6 +207,9 @@ class FaultyFile:
         self._files.check("lock", self._path)
         return self._file.lock()
 
+    def is_at(self, path: str) -> bool:
+        return self._file.is_at(path)
+
     def close(self) -> None:
         self._file.close()
         self._files.open_files.remove(self._path)

@@ -5,9 +5,11 @@ import errno
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -15,8 +17,9 @@ import pytest
 
 from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.log.embedded import EmbeddedLog
+from atomlog.kernel.settings import Settings
 from atomlog.kernel.system import SystemFile, end_process
-from tests.kernel.log.support import LOG_ID, FaultyFiles, LogDirectory, records, refused, run, values
+from tests.kernel.log.support import LOG_ID, FaultyFiles, LogDirectory, corrupt_at, records, refused, run, values
 
 # A process of its own that owns the log in argv[1] and says on stdout the end after each append it was told is durable.
 OWNER = """
@@ -288,3 +291,83 @@ def test_the_real_end_of_a_process_is_exit_70_with_one_line() -> None:
     code += "end_process('fsync of x failed')"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (70, "", "atomlog: fsync of x failed\n")
+
+
+def taken_away(path: Path, how: str) -> None:
+    """What backup programs and editors do to a file: another one stands in its place afterwards, or none."""
+    if how == "removed":
+        path.unlink()
+        return
+    aside = path.with_suffix(".aside")
+    shutil.copy(path, aside)
+    if how == "replaced":
+        os.replace(aside, path)
+    else:
+        os.rename(path, path.with_suffix(".old"))
+        os.rename(aside, path)
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "renamed"])
+@pytest.mark.parametrize("which", [0, -1], ids=["the locked segment", "the last segment"])
+def test_an_owner_whose_segment_is_taken_away_writes_nothing_more(tmp_path: Path, how: str, which: int) -> None:
+    directory = LogDirectory(tmp_path / "store", settings=Settings(segment_bytes=400, follow_poll_ms=1))
+
+    async def body() -> None:
+        owner = await directory.owner()
+        for n in range(5):
+            await owner.append(0, records(n))
+        assert len(directory.segments()) > 2
+        path = directory.segments()[which]
+        kept = path.read_bytes()
+        os.link(path, path.with_suffix(".kept"))
+        taken_away(path, how)
+        before = {one.name: one.read_bytes() for one in path.parent.iterdir()}
+        for _ in range(2):
+            with corrupt_at(path, None):
+                await owner.append(0, records(5))
+        assert await owner.end(0) == 5
+        assert {one.name: one.read_bytes() for one in path.parent.iterdir()} == before, "nothing was written"
+        # Put back, the file is the one that is locked and written, and everything goes on.
+        os.replace(path.with_suffix(".kept"), path)
+        assert path.read_bytes() == kept
+        await owner.append(0, records(5))
+        assert await values(directory.open()) == [0, 1, 2, 3, 4, 5]
+
+    run(directory, body)
+
+
+def test_a_group_that_went_to_a_segment_taken_away_meanwhile_is_not_acknowledged(tmp_path: Path) -> None:
+    class TakenAway(FaultyFiles):
+        def check(self, operation: str, path: str, partly: Callable[[int], None] = lambda _: None) -> None:
+            super().check(operation, path, partly)
+            if operation == "sync" and path.endswith(".seg") and self.faults:
+                self.faults.clear()
+                os.rename(path, f"{path}.old")
+
+    files = TakenAway()
+    directory = LogDirectory(tmp_path / "store", files=files)
+
+    async def body() -> None:
+        owner = await directory.owner()
+        await owner.append(0, records(0))
+        path = directory.segments()[0]
+        files.fail("never", "", errno.EIO)
+        with corrupt_at(path, None):
+            await owner.append(0, records(1))
+        os.rename(f"{path}.old", path)
+        await owner.append(0, records(2))
+        assert await values(directory.open()) == [0, 2]
+
+    run(directory, body)
+
+
+def test_a_note_of_the_process_that_owns_the_file_in_place_is_left_alone(directory: LogDirectory) -> None:
+    async def body() -> None:
+        first = await directory.owner()
+        taken_away(directory.segments()[0], "renamed")
+        second = await directory.owner()
+        await second.append(0, records(0))
+        await first.close()
+        assert note(directory).exists()
+
+    run(directory, body)

@@ -43,6 +43,16 @@ def take_lock(files: Files, place: Place) -> File:
     return file
 
 
+def check_in_place(file: File, path: str) -> None:
+    """CORRUPT when the path does not lead to this open file any more.
+
+    What is written to such a file no reader finds, and its lock keeps nobody away from the one that stands there now.
+    """
+    if not file.is_at(path):
+        what = "the file was removed, renamed or replaced while it was open, so nothing more is written"
+        raise corrupt(path, None, what, "Put back the file that was here; end this process before anything else.")
+
+
 def write_note(files: Files, place: Place, note: Mapping[str, Any]) -> None:
     files.write_atomic(place.owner, dumps(note))
 

@@ -14,6 +14,7 @@ from atomlog.kernel.log.frames import (
     link,
 )
 from atomlog.kernel.log.jobs import Job
+from atomlog.kernel.log.ownership import check_in_place
 from atomlog.kernel.log.places import DURABLE_END_BYTES, Place, Spot
 from atomlog.kernel.log.recovery import Recovered
 from atomlog.kernel.log.segments import first_spot
@@ -90,7 +91,10 @@ class PartitionWriter:
         self._changed = asyncio.Event()
 
     async def append(self, records: Sequence[Record]) -> None:
-        """See `Log.append`. An OSError before the sync leaves a clean end; one of the sync ends the process."""
+        """See `Log.append`. An OSError before the sync leaves a clean end; one of the sync ends the process.
+
+        CORRUPT when the files are not where they were opened; the end is clean then, too.
+        """
         if self._is_appending:
             raise RuntimeError(f"partition {self._place.partition}: an append is already under way")
         self._is_appending = True
@@ -139,7 +143,7 @@ class PartitionWriter:
             if self._syncer.failure is None:
                 self._job = Job(lambda: self._syncer.sync(self._durable_end, self._place.durable_end))
                 await self._job.run(self._workers)
-                if self._files.exists(self._place.owner):
+                if self._is_in_place() and self._files.exists(self._place.owner):
                     self._files.remove(self._place.owner)
         finally:
             if self._job is not None:
@@ -172,6 +176,7 @@ class PartitionWriter:
     # ---- in a worker from here on
 
     def _commit(self, step: _Step) -> None:
+        self._check_in_place()
         if step.roll is not None:
             self._roll(step.roll)
         try:
@@ -180,6 +185,11 @@ class PartitionWriter:
             self._cut_back()
             raise
         self._syncer.sync(self._segment, self._path)
+        try:
+            self._check_in_place()  # nobody may be told of what went to a file that is not the log's any more
+        except BaseException:
+            self._cut_back()
+            raise
         try:
             self._durable_end.write_at(0, step.after.position.to_bytes(DURABLE_END_BYTES, "little"))
         except OSError as error:
@@ -209,6 +219,14 @@ class PartitionWriter:
         except OSError as error:
             self._syncer.die(f"fsync of {self._place.directory} failed: {error}")
             raise
+
+    def _check_in_place(self) -> None:
+        """CORRUPT when somebody took away the locked file, or the one that is written."""
+        check_in_place(self._lock, self._place.segment(0))
+        check_in_place(self._segment, self._path)
+
+    def _is_in_place(self) -> bool:
+        return self._lock.is_at(self._place.segment(0))
 
     def _cut_back(self) -> None:
         """Nothing of a group that could not be written whole may stand before the next one."""
