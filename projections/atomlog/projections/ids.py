@@ -130,41 +130,31 @@ class Ids(KvProjection):
     def _effects_of_all(
         self, partition: int, records: Sequence[EffectiveRecord], after: Checkpoint, staged: Staged
     ) -> None:
-        tag = u16(partition)
-        for record in records:
-            batch = batch_of(record)
-            revisions = batch.revisions
-            position = u64(record.position)
-            origin = position + self._number_of(tag, batch.space, staged)
-            new = [data[REVISION] for data in revisions]
-            staged.insert(TIME + tag + time_bytes(batch.recorded_at_us), position)
-            self._replace_heads(partition, record.position, revisions, new, staged)
-            prefix = REVISIONS + tag
-            staged.insert_all(
-                [(prefix + revision, origin + data) for revision, data in zip(new, revisions, strict=True)]
-            )
-
-    def _replace_heads(
-        self, partition: int, position: int, revisions: Sequence[bytes], new: Sequence[bytes], staged: Staged
-    ) -> None:
         """Each revision must follow its atom's head: anything else inside an effective record is the owner's bug."""
-        tag = u16(partition)
-        atoms = [data[ATOM] for data in revisions]
-        previous = [data[PREVIOUS] for data in revisions]
-        keys = [HEAD + tag + atom for atom in atoms]
-        heads = staged.get_many(keys)
-        found = [ZERO16 if head is None else head[8:] for head in heads]
-        if found != previous or len(set(atoms)) < len(atoms):
-            raise _broken(partition, position, previous, atoms, found)
-        at = u64(position)
-        staged.put_all([(key, at + revision) for key, revision in zip(keys, new, strict=True)])
-        old = [
-            (VERSION + tag + atom + HOME_EPOCH + u64(INVERTED - int.from_bytes(head[:8], "big")), head[8:])
-            for atom, head in zip(atoms, heads, strict=True)
-            if head is not None
-        ]
-        staged.insert_all(old)
-        staged.rows += len(atoms) - len(old)  # the heads that are new
+        head_of, row_of, tag = HEAD + u16(partition), REVISIONS + u16(partition), u16(partition)
+        batches = [(record.position, batch_of(record)) for record in records]
+        keys = list({head_of + data[ATOM]: None for _, batch in batches for data in batch.revisions})
+        heads = dict(zip(keys, staged.get_many(keys), strict=True))
+        created = sum(head is None for head in heads.values())
+        spaces = dict.fromkeys(batch.space for _, batch in batches)  # numbered by first appearance
+        numbers = {space: self._number_of(tag, space, staged) for space in spaces}
+        rows: list[tuple[bytes, bytes]] = []
+        for position, batch in batches:
+            place = u64(position)
+            origin = place + numbers[batch.space]
+            rows.append((TIME + tag + time_bytes(batch.recorded_at_us), place))
+            for index, data in enumerate(batch.revisions):
+                key, revision = head_of + data[ATOM], data[REVISION]
+                head = heads[key]
+                if data[PREVIOUS] != (ZERO16 if head is None else head[8:]) or (head and head[:8] == place):
+                    raise _broken(partition, position, index, data, head)
+                if head is not None:
+                    rows.append((_version(key, head), head[8:]))
+                heads[key] = place + revision
+                rows.append((row_of + revision, origin + data))
+        staged.insert_all(rows)
+        staged.put_all(heads.items())  # type: ignore[arg-type]  # by now each has one
+        staged.rows += created
 
     def _number_of(self, tag: bytes, space: str, staged: Staged) -> bytes:
         key = SPACE_NUMBER + tag + space.encode()
@@ -228,15 +218,17 @@ class Ids(KvProjection):
         return name
 
 
-def _broken(
-    partition: int, position: int, previous: Sequence[bytes], atoms: Sequence[bytes], heads: Sequence[bytes]
-) -> AtomlogError:
-    """CORRUPT naming the first revision that does not follow its atom's head."""
-    for index, (claimed, atom, head) in enumerate(zip(previous, atoms, heads, strict=True)):
-        if claimed != head:
-            found = "which does not exist" if head == ZERO16 else f"whose head is {format_id(head)}"
-            message = f"revisions[{index}] follows {format_id(claimed)} of atom {format_id(atom)}, {found}"
-            break
+def _version(head_key: bytes, head: bytes) -> bytes:
+    """The key in `H` of a head that is superseded."""
+    return b"".join((VERSION, head_key[1:], HOME_EPOCH, u64(INVERTED - int.from_bytes(head[:8], "big"))))
+
+
+def _broken(partition: int, position: int, index: int, data: bytes, head: bytes | None) -> AtomlogError:
+    """CORRUPT about a revision that does not follow its atom's head, or follows one of the same batch."""
+    atom, claimed = format_id(data[ATOM]), format_id(data[PREVIOUS])
+    if head is not None and head[:8] == u64(position):
+        message = f"atom {atom} has two revisions"
     else:
-        message = "an atom has two revisions"
+        found = "which does not exist" if head is None else f"whose head is {format_id(head[8:])}"
+        message = f"revisions[{index}] follows {claimed} of atom {atom}, {found}"
     return fail("CORRUPT", f"partition {partition}, position {position}: {message}")

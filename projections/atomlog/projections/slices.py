@@ -54,8 +54,7 @@ def slice_revision(revision: bytes) -> RevisionParts:
 def slice_encoded(buf: bytes, start: int) -> RevisionParts:
     """The same of bytes whose schema begins at `start`."""
     try:
-        schema, at = _sized(buf, start, "schema")
-        policy, at = _sized(buf, at, "policy")
+        schema, policy, at = _names(buf, start)
         slots: list[SlotParts] = []
         while count := buf[at]:
             if count & LONG_OR_BROKEN:
@@ -63,25 +62,36 @@ def slice_encoded(buf: bytes, start: int) -> RevisionParts:
             else:
                 count, at = count >> 1, at + 1
             for _ in range(count):
-                size = buf[at]
-                if size & LONG_OR_BROKEN:
+                role_at = at + 1
+                target_at = role_at + (buf[at] >> 1)
+                if buf[at] & LONG_OR_BROKEN:
                     role, target_at = read_bytes(buf, at, "slots.role")
                 else:
-                    target_at = at + 1 + (size >> 1)
-                    role = buf[at + 1 : target_at]
-                size = buf[target_at + 33]
-                if size & LONG_OR_BROKEN:
-                    at = read_bytes(buf, target_at + 33, "slots.order_key")[1]
-                else:
-                    at = target_at + 34 + (size >> 1)
-                if buf[target_at + 32] > 3 or b"\x00" in role:
-                    raise WireError(f"slots: flags {buf[target_at + 32]}, role {role!r} before byte {at}")
+                    role = buf[role_at:target_at]
                 rest_at = target_at + 16
+                size = buf[rest_at + 17]
+                if size & LONG_OR_BROKEN:
+                    at = read_bytes(buf, rest_at + 17, "slots.order_key")[1]
+                else:
+                    at = rest_at + 18 + (size >> 1)
+                if buf[rest_at + 16] > 3 or 0 in role:
+                    raise WireError(f"slots: flags {buf[rest_at + 16]}, role {role!r} before byte {at}")
                 slots.append((role, buf[target_at:rest_at], buf[rest_at:at]))
         at += 1
         return RevisionParts(schema, policy, slots, buf[start:at], at)
     except IndexError:
         raise WireError(f"revision: cut off at byte {len(buf)}") from None
+
+
+def _names(buf: bytes, at: int) -> tuple[bytes, bytes, int]:
+    """Schema, policy, and the offset after them. Names are shorter than 64 bytes; what is cut off shows behind them."""
+    policy_at = at + 1 + (buf[at] >> 1)
+    if (buf[at] | buf[policy_at]) & LONG_OR_BROKEN:
+        schema, policy_at = _sized(buf, at, "schema")
+        policy, stop = _sized(buf, policy_at, "policy")
+        return schema, policy, stop
+    stop = policy_at + 1 + (buf[policy_at] >> 1)
+    return buf[at + 1 : policy_at], buf[policy_at + 1 : stop], stop
 
 
 def pinned_at(rest: bytes) -> bytes | None:

@@ -91,11 +91,7 @@ def decode_batch(buf: bytes) -> Batch:
         count, at = read_count(buf, at, FIXED_BYTES, "revisions")
         if count == 0:
             break
-        for _ in range(count):
-            revision, at = read_bytes(buf, at, "revisions")
-            if len(revision) < FIXED_BYTES:
-                raise WireError(f"revisions[{len(revisions)}]: {len(revision)} bytes are fewer than {FIXED_BYTES}")
-            revisions.append(revision)
+        at = _slice_revisions(buf, at, count, revisions)
     if at != len(buf):
         raise WireError(f"batch: {len(buf) - at} bytes too many after byte {at}")
     return Batch(
@@ -109,3 +105,21 @@ def decode_batch(buf: bytes) -> Batch:
         inbox=Inbox(topic=topic, partition=partition, offset=offset) if topic else None,
         revisions=tuple(revisions),
     )
+
+
+def _slice_revisions(buf: bytes, at: int, count: int, revisions: list[bytes]) -> int:
+    """Append the next revisions and return the offset after them. A length of two bytes, as most are, is read here."""
+    end = len(buf) - 1
+    for _ in range(count):
+        if at < end and buf[at] & 0x81 == 0x80 and 0 < buf[at + 1] < 0x80:
+            start = at + 2
+            at = start + ((buf[at] & 0x7F) >> 1) + (buf[at + 1] << 6)
+            revision = buf[start:at]
+            if at > len(buf):
+                raise WireError(f"revisions: {at - start} bytes do not fit into the {len(buf) - start} left")
+        else:
+            revision, at = read_bytes(buf, at, "revisions")
+        if len(revision) < FIXED_BYTES:
+            raise WireError(f"revisions[{len(revisions)}]: {len(revision)} bytes are fewer than {FIXED_BYTES}")
+        revisions.append(revision)
+    return at

@@ -17,10 +17,21 @@ with 00 01 and a zero inside it is written 00 FF, so that keys sort as the order
 """
 
 import struct
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from atomlog.kernel.errors import fail
 from atomlog.kernel.kv import u16
-from atomlog.projections.slices import SlotParts, membership_slots, order_key_of, slice_encoded
+from atomlog.projections.slices import (
+    MEMBERSHIP,
+    RevisionParts,
+    SlotParts,
+    membership_slots,
+    order_key_of,
+    slice_encoded,
+)
+from atomlog.schemas.revision import ATOM, REVISION
+from atomlog.schemas.varint import WireError
 
 RELATION: Final = b"R"
 MEMBER: Final = b"M"
@@ -33,6 +44,8 @@ INVERTED: Final = 0xFFFF_FFFF_FFFF_FFFF
 _STATE: Final = struct.Struct(">QQBH")
 _INDEX: Final = tuple(u16(index) for index in range(256))
 BIRTH_BYTES: Final = 24
+_ACTIVE_WITHOUT_SLOTS: Final = b"\x00\x00\x00"  # retired ‖ count of births
+_ACTIVE_BORN_AT_ONCE: Final = b"\x00\x00\x01"
 
 
 class AtomState(NamedTuple):
@@ -60,10 +73,14 @@ def pack_state(state: AtomState) -> bytes:
 
 
 def unpack_state(raw: bytes) -> AtomState:
-    created, since, retired, count = _STATE.unpack_from(raw)
-    encoded_at = _STATE.size + count * BIRTH_BYTES
+    """CORRUPT when the bytes are no state."""
+    try:
+        created, since, retired, count = _STATE.unpack_from(raw)
+        encoded_at = _STATE.size + count * BIRTH_BYTES
+        parts = slice_encoded(raw, encoded_at)
+    except (struct.error, WireError):
+        raise fail("CORRUPT", f"relations: a state of {len(raw)} bytes is not readable; rebuild relations") from None
     births = [raw[at : at + BIRTH_BYTES] for at in range(_STATE.size, encoded_at, BIRTH_BYTES)]
-    parts = slice_encoded(raw, encoded_at)
     if count == 1:
         births *= len(parts.slots)
     return AtomState(created, since, bool(retired), births, parts.schema, parts.slots, parts.encoded)
@@ -73,6 +90,32 @@ def state_span(raw: bytes) -> tuple[int, int, bool]:
     """(created, since, retired) of a packed state."""
     created, since, retired, _ = _STATE.unpack_from(raw)
     return created, since, bool(retired)
+
+
+def is_unchanged(raw: bytes, encoded: bytes) -> bool:
+    """Whether a packed state is active and has just these schema, policy and slots."""
+    _, _, retired, count = _STATE.unpack_from(raw)
+    return not retired and raw[_STATE.size + count * BIRTH_BYTES :] == encoded
+
+
+def created_rows(
+    partition: bytes, key: bytes, revision: bytes, parts: RevisionParts, born: bytes
+) -> list[tuple[bytes, bytes]]:
+    """What `pack_state`, under `key`, and `open_rows` give for a new active atom: most revisions are one."""
+    schema, _, slots, encoded, _ = parts
+    if not slots:
+        return [(key, b"".join((born, born, _ACTIVE_WITHOUT_SLOTS, encoded)))]
+    atom, opened_by = revision[ATOM], revision[REVISION]
+    head, tail = RELATION + partition, b"\x00" + born + atom
+    opened = b"".join((OPEN, opened_by, bytes((len(schema),)), schema))
+    rows = [
+        (b"".join((head, target, role, tail, _index(index))), opened + rest)
+        for index, (role, target, rest) in enumerate(slots)
+    ]
+    rows.append((key, b"".join((born, born, _ACTIVE_BORN_AT_ONCE, born, opened_by, encoded))))
+    if schema == MEMBERSHIP:
+        rows += _member_rows(partition, atom, schema, slots, [born + opened_by] * len(slots))
+    return rows
 
 
 def open_rows(partition: bytes, atom: bytes, state: AtomState) -> dict[bytes, bytes]:
@@ -87,14 +130,18 @@ def open_rows(partition: bytes, atom: bytes, state: AtomState) -> dict[bytes, by
         birth = births[index]
         key = b"".join((relation, target, role, b"\x00", birth[:8], atom, _index(index)))
         rows[key] = b"".join((OPEN, birth[8:], sized_schema, rest))
+    rows.update(_member_rows(partition, atom, schema, slots, births))
+    return rows
+
+
+def _member_rows(
+    partition: bytes, atom: bytes, schema: bytes, slots: Sequence[SlotParts], births: Sequence[bytes]
+) -> Iterator[tuple[bytes, bytes]]:
     for group_index, member_index in membership_slots(schema, slots):
         birth = max(births[group_index], births[member_index])
         _, member, rest = slots[member_index]
-        order = escape(order_key_of(rest))
-        group = slots[group_index][1]
-        key = b"".join((MEMBER, partition, group, order, member, atom, birth[:8]))
-        rows[key] = OPEN + birth[8:] + rest[:16]
-    return rows
+        key = (MEMBER, partition, slots[group_index][1], escape(order_key_of(rest)), member, atom, birth[:8])
+        yield b"".join(key), OPEN + birth[8:] + rest[:16]
 
 
 def _index(index: int) -> bytes:
