@@ -1,0 +1,138 @@
+"""What RocksDB would hang on, or take for another state, is refused before it opens."""
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from atomlog.kernel.errors import AtomlogError
+from atomlog.kernel.rocks import RocksKv, open_primary, open_secondary
+
+CACHE_BYTES: Final = 1024 * 1024
+ALL: Final = {b"a": b"1", b"b": b"1", b"c": b"1", b"place": b"2"}
+OLDER: Final = {b"a": b"1", b"b": b"1", b"place": b"1"}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As a killed process leaves it: `a` in a table, `b` moved to one while it was open, `c` in the log after that."""
+    live, kept = tmp_path_factory.mktemp("live") / "db", tmp_path_factory.mktemp("kept") / "db"
+    kv = open_primary(str(live), block_cache_bytes=CACHE_BYTES)
+    kv.write([(b"a", b"1")])
+    kv.close()
+    kv = open_primary(str(live), block_cache_bytes=CACHE_BYTES)
+    kv.write([(b"b", b"1"), (b"place", b"1")])
+    kv.sync()
+    shutil.copytree(live, kept.with_name("older"))
+    kv._database.flush()
+    kv.write([(b"c", b"1"), (b"place", b"2")])
+    kv.sync()
+    shutil.copytree(live, kept)
+    kv.close()
+    return kept
+
+
+@pytest.fixture
+def database(directory: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(directory, tmp_path / "db"))
+
+
+def manifest(database: Path) -> Path:
+    (found,) = database.glob("MANIFEST-*")
+    return found
+
+
+def content(kv: RocksKv) -> dict[bytes, bytes]:
+    try:
+        return dict(kv.scan(b"", b"\xff"))
+    finally:
+        kv.close()
+
+
+def opened(database: Path) -> dict[bytes, bytes]:
+    return content(open_primary(str(database), block_cache_bytes=CACHE_BYTES))
+
+
+def refused(database: Path) -> AtomlogError:
+    with pytest.raises(AtomlogError) as caught:
+        opened(database)
+    assert caught.value.code == "CORRUPT", caught.value
+    return caught.value
+
+
+def test_an_undamaged_one_is_whole(database: Path) -> None:
+    assert opened(database) == ALL
+
+
+def test_an_older_manifest_beside_a_newer_log_is_refused_since_what_lies_between_would_be_missing(
+    directory: Path, database: Path
+) -> None:
+    shutil.copy(manifest(directory.with_name("older")), manifest(database))
+    error = refused(database)
+    assert ".log, byte 0: it begins with change" in error.message
+    assert error.details[0]["offset"] == 0
+
+
+def test_a_reader_beside_the_primary_refuses_it_too(directory: Path, database: Path) -> None:
+    shutil.copy(manifest(directory.with_name("older")), manifest(database))
+    with pytest.raises(AtomlogError, match="it begins with change"):
+        open_secondary(str(database), str(database.with_name("scratch")), block_cache_bytes=CACHE_BYTES)
+
+
+def test_a_manifest_that_ends_anywhere_gives_no_state_with_a_hole(directory: Path, tmp_path: Path) -> None:
+    whole = manifest(directory).read_bytes()
+    for end in range(0, len(whole), 3):
+        whole_or_refused(directory, tmp_path / f"{end}", whole[:end])
+
+
+def test_no_flipped_bit_of_a_manifest_hangs_or_gives_another_state(directory: Path, tmp_path: Path) -> None:
+    whole = manifest(directory).read_bytes()
+    found = 0
+    bits = range(0, len(whole) * 8, 3)
+    for number in bits:
+        flipped = bytearray(whole)
+        flipped[number // 8] ^= 1 << number % 8
+        found += whole_or_refused(directory, tmp_path / "db", bytes(flipped))
+    assert found > len(bits) - 10  # the others make the last edit, which changes nothing, look like a torn end
+
+
+def whole_or_refused(directory: Path, copy: Path, raw: bytes) -> bool:
+    """Whether a database with this MANIFEST is refused; if not it holds everything."""
+    if not copy.exists():
+        shutil.copytree(directory, copy)
+    manifest(copy).write_bytes(raw)
+    try:
+        found = opened(copy)
+    except AtomlogError as error:
+        assert error.code == "CORRUPT", error
+        return True
+    assert found == ALL
+    shutil.rmtree(copy)
+    return False
+
+
+def test_a_log_that_ends_early_is_an_earlier_state_and_one_that_is_lost_too(database: Path) -> None:
+    (log,) = (path for path in database.glob("*.log") if path.stat().st_size)
+    log.write_bytes(log.read_bytes()[:-1])
+    assert opened(database) == OLDER
+
+
+def test_bytes_after_zeros_in_a_log_are_refused(database: Path) -> None:
+    (log,) = (path for path in database.glob("*.log") if path.stat().st_size)
+    raw = log.read_bytes()
+    log.write_bytes(raw + bytes(40))
+    assert opened(Path(shutil.copytree(database, database.with_name("zeros")))) == ALL
+    log.write_bytes(bytes(40) + raw)
+    assert "zeros, and bytes after them" in refused(database).message
+
+
+@pytest.mark.parametrize("raw", [b"", b"MANIFEST-", b"MANIFEST-000001", b"\xff" * 20, b"MANIFEST-999999\n", b"../x\n"])
+def test_a_current_that_leads_nowhere_is_refused(database: Path, raw: bytes) -> None:
+    (database / "CURRENT").write_bytes(raw)
+    refused(database)
+
+
+def test_without_current_there_is_no_new_database_over_what_is_left(database: Path) -> None:
+    (database / "CURRENT").unlink()
+    refused(database)
