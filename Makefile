@@ -18,7 +18,7 @@ UV_COMPILE := $(LOCK_VENV)/bin/uv pip compile --quiet --universal --generate-has
 
 .DEFAULT_GOAL := ci
 .DELETE_ON_ERROR:
-.PHONY: ci check test demo bench bench-large bench-smoke install format wheel lock clean help prerequisites
+.PHONY: ci check test fuzz demo bench bench-large bench-smoke install format wheel lock clean help prerequisites
 
 ci: check test ## what CI runs (the default)
 
@@ -31,6 +31,9 @@ check: $(STAMP) ## lint, format, strict types, import contracts, docs checks
 
 test: $(STAMP) ## every test (PYTEST_ARGS='-k name' to choose, PYTEST_WORKERS=n)
 	$(BIN)/pytest -q -n $(PYTEST_WORKERS) --dist loadgroup $(PYTEST_ARGS)
+
+fuzz: $(STAMP) ## each decoder FUZZ_SECONDS=60 long, from a new seed; what it finds goes to tests/fuzz/corpus (FUZZ='name …')
+	$(BIN)/python -m tests.fuzz --seconds $(or $(FUZZ_SECONDS),60) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED)) $(FUZZ)
 
 demo: $(STAMP) ## install, then run the program's own demonstration
 	$(BIN)/atomlog demo
