@@ -21,6 +21,7 @@ from atomlog.kernel.commit_rule import Genesis
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ids import HASH_VERSION, invalid, shown
 from atomlog.kernel.ports import Files
+from atomlog.kernel.vector_spaces import parse_vector_space
 
 FORMAT: Final = 1
 FILE: Final = "store.json"
@@ -29,7 +30,7 @@ VECTOR_SPACES: Final = ("hashing/1/512/cosine",)
 PARTITIONS_MAX: Final = 4_096  # a partition number is a u16 in every key; each has its own directory and task
 SHARD_ROWS_MAX: Final = 1_000_000
 _LOG_ID: Final = re.compile(r"[0-9a-f]{32}")
-_SPACE: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}/[a-z0-9._-]{1,64}/[1-9][0-9]{0,3}/(cosine|l2|ip)")
+_PARTITION: Final = re.compile(r"[0-9]{1,4}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +163,7 @@ def _is_replay(found: Any) -> bool:
         return False
     texts = isinstance(found.get("source"), str) and isinstance(found.get("master_key"), str)
     return texts and all(
-        partition.isdecimal() and type(position) is int and position >= -1
+        _PARTITION.fullmatch(partition) and type(position) is int and position >= -1
         for partition, position in found["positions"].items()
     )
 
@@ -178,7 +179,11 @@ def _is_count(value: Any, maximum: int) -> bool:
 
 
 def _are_spaces(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(space, str) and _SPACE.fullmatch(space) for space in value)
+    """By the rule that they were declared by, or a store could be made that cannot be opened."""
+    try:
+        return isinstance(value, list) and all(parse_vector_space(space, FILE).id for space in value)
+    except AtomlogError:
+        return False
 
 
 def _corrupt(path: str, why: str) -> AtomlogError:

@@ -63,9 +63,11 @@ class Settings:
             try:
                 value = number(raw)
             except ValueError:
-                raise fail("INVALID_INPUT", f"ATOMLOG_{field.name.upper()}={raw!r} is no {number.__name__}") from None
+                raise fail(
+                    "INVALID_INPUT", f"ATOMLOG_{field.name.upper()}={shown(raw)} is no {number.__name__}"
+                ) from None
             if not 0 <= value < 2**53:
-                raise fail("INVALID_INPUT", f"ATOMLOG_{field.name.upper()}={raw} is out of range")
+                raise fail("INVALID_INPUT", f"ATOMLOG_{field.name.upper()}={shown(raw)} is out of range")
             changes[field.name] = value
         return replace(cls(), **changes)  # type: ignore[arg-type]
 

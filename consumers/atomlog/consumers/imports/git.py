@@ -5,10 +5,11 @@ against the tree that was imported last, so a rewritten or another branch contin
 and a put.
 """
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from atomlog.consumers.imports.git_lines import FILE_BYTES_MAX, POSITION_KEY, CommitLines, PassedOver
 from atomlog.consumers.imports.git_log import Change, Commit, History, Objects
@@ -25,6 +26,7 @@ from atomlog.kernel.errors import fail
 from atomlog.kernel.ports import Clock
 
 ACTIVITY = "import git"
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class GitStore(ImportStore, Protocol):
@@ -87,7 +89,7 @@ class GitImport:
         found = await self.store.value(self.keys.atom(POSITION_KEY))
         if found is None:
             return Reached(commit=None, commits=0)
-        reached = Reached(commit=str(found["commit"]), commits=int(found["commits"]))
+        reached = _noted(found, self.keys.space)
         if not await history.has_commit(str(reached.commit)):
             message = (
                 f"space {self.keys.space} has this history up to commit {reached.commit}, which is not in "
@@ -224,6 +226,16 @@ class _CommitWrites:
         if not isinstance(line, Line):
             raise line.error
         return line
+
+
+def _noted(found: Any, space: str) -> Reached:
+    """What an earlier import noted. Anybody may write to that atom, and what it says becomes a git command's word."""
+    note = found if isinstance(found, Mapping) else {}
+    commit, commits = note.get("commit"), note.get("commits")
+    if not isinstance(commit, str) or not _COMMIT.fullmatch(commit) or type(commits) is not int or commits < 0:
+        message = f"the atom {POSITION_KEY} of space {space} does not say how far the import has come"
+        raise fail("INVALID_INPUT", f"{message}; put its former value back, or import into a space of its own")
+    return Reached(commit=commit, commits=commits)
 
 
 @asynccontextmanager

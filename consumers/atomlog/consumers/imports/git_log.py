@@ -131,7 +131,7 @@ async def _commit(sha: bytes, process: GitProcess) -> Commit:
         raise await process.ended()
     parents, committed, authored, author, message = ((part or b"").decode("utf-8", "replace") for part in parts)
     return Commit(
-        sha=sha.decode(),
+        sha=_name(sha),
         parents=tuple(parents.split()),
         committed=committed,
         authored=authored,
@@ -148,10 +148,18 @@ async def _change(token: bytes, process: GitProcess) -> Change:
         raise await process.ended()
     old_mode, new_mode, old_blob, new_blob, status = fields
     return Change(
-        status=status[:1].decode(),
+        status=_name(status[:1]),
         old_mode=old_mode,
         new_mode=new_mode,
-        old_blob=old_blob.decode(),
-        new_blob=new_blob.decode(),
+        old_blob=_name(old_blob),
+        new_blob=_name(new_blob),
         path=path,
     )
+
+
+def _name(raw: bytes) -> str:
+    """An object's name or a status letter, which are ASCII."""
+    try:
+        return raw.decode("ascii")
+    except UnicodeDecodeError:
+        raise fail("INVALID_INPUT", f"git says {ascii(raw)[:80]} where the name of an object must be") from None

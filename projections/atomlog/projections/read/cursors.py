@@ -19,7 +19,7 @@ from atomlog.kernel.ids import format_id, invalid, parse_id, shown
 from atomlog.kernel.jsontext import dumps, loads
 from atomlog.kernel.ports import Clock
 from atomlog.projections.read.journal import Journal
-from atomlog.projections.read.receipts import positions_dict, positions_of
+from atomlog.projections.read.receipts import json_object, positions_dict, positions_of, whole_number
 from atomlog.projections.read.shelf import Kept
 
 HANDLE_BYTES: Final = 42
@@ -60,16 +60,23 @@ class Cursor:
 
 
 def cursor_from_bytes(raw: bytes) -> Cursor:
-    value = loads(raw)
+    """CORRUPT when the bytes are no cursor of this version."""
+    try:
+        return _cursor(loads(raw))
+    except (AtomlogError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise fail("CORRUPT", f"a kept cursor is not readable: {shown(str(error))}; start the read again") from None
+
+
+def _cursor(value: Mapping[str, Any]) -> Cursor:
     return Cursor(
         asked=bytes.fromhex(value["asked"]),
         mode=value["mode"],
         positions=positions_of(value["positions"]),
         chains={int(partition): bytes.fromhex(chain) for partition, chain in value["chains"].items()},
-        generations=value["generations"],
+        generations=json_object(value["generations"]),
         principal=value["principal"],
-        permission_generation=value["permission_generation"],
-        state=value["state"],
+        permission_generation=whole_number(value["permission_generation"]),
+        state=json_object(value["state"]),
         continues=parse_id(value["continues"], "continues"),
     )
 

@@ -8,13 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from atomlog.kernel.errors import fail
-from atomlog.kernel.ids import format_id
+from atomlog.kernel.bounds import ID_BYTES
+from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.ids import format_id, shown
 from atomlog.kernel.jsontext import dumps, loads
 from atomlog.kernel.times import format_time, parse_time
 from atomlog.schemas.revision import ReadRange, ReadScope
 
 RENDERER: Final = "page-v1"
+SCORE_BYTES: Final = 4
 ANY_ROLE: Final = "*"  # the role of a range that was read over all roles; no role can be named so
 
 
@@ -126,8 +128,8 @@ def receipt_from_bytes(raw: bytes) -> ReadReceipt:
     """CORRUPT when the bytes are no receipt of this version."""
     try:
         return from_dict(loads(raw))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise fail("CORRUPT", f"a kept receipt is not readable: {error!r}") from None
+    except (AtomlogError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise fail("CORRUPT", f"a kept receipt is not readable: {shown(str(error))}") from None
 
 
 def from_dict(value: Mapping[str, Any]) -> ReadReceipt:
@@ -136,26 +138,26 @@ def from_dict(value: Mapping[str, Any]) -> ReadReceipt:
         receipt=_raw(value["receipt"]),
         continues=_raw_or_none(value["continues"]),
         session=value["session"],
-        principal=value["principal"],
+        principal=_text(value["principal"]),
         log_id=_raw(value["log_id"]),
         recorded_at_us=parse_time(value["recorded_at"], "recorded_at"),
-        mode=value["mode"],
+        mode=_text(value["mode"]),
         positions={
-            int(partition): At(position=at["position"], chain=bytes.fromhex(at["chain"]))
+            int(partition): At(position=whole_number(at["position"]), chain=bytes.fromhex(at["chain"]))
             for partition, at in value["positions"].items()
         },
         indexes={name: _index(index) for name, index in value["indexes"].items()},
         rows=tuple(_row(row) for row in value["rows"]),
         ranges=tuple(_range(found) for found in value["ranges"]),
         scopes=tuple(_scope(found) for found in value["scopes"]),
-        encoders=tuple(value["encoders"]),
+        encoders=tuple(_text(encoder) for encoder in value["encoders"]),
         scoring=None if scoring is None else scoring["name"],
         scoring_digest=None if scoring is None else bytes.fromhex(scoring["digest"]),
         renderer=value["renderer"],
         tokenizer=value["tokenizer"],
-        permission_generation=value["permission_generation"],
-        budget=value["budget"],
-        truncations=tuple(value["truncations"]),
+        permission_generation=whole_number(value["permission_generation"]),
+        budget=json_object(value["budget"]),
+        truncations=tuple(json_object(cut) for cut in value["truncations"]),
         body_sha256=bytes.fromhex(value["body_sha256"]),
     )
 
@@ -177,7 +179,21 @@ def positions_dict(positions: Mapping[int, int]) -> dict[str, int]:
 
 
 def positions_of(value: Mapping[str, int]) -> dict[int, int]:
-    return {int(partition): position for partition, position in value.items()}
+    return {int(partition): whole_number(position) for partition, position in value.items()}
+
+
+def whole_number(value: object) -> int:
+    """ValueError for anything but an integer."""
+    if type(value) is not int:
+        raise ValueError(f"{shown(value)} is no integer")
+    return value
+
+
+def json_object(value: object) -> dict[str, Any]:
+    """ValueError for anything but a JSON object."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{shown(value)} is no object")
+    return value
 
 
 def _is_float32(number: float, bits: bytes) -> bool:
@@ -192,7 +208,23 @@ def _id(raw: bytes | None) -> str | None:
 
 
 def _raw(text: str) -> bytes:
-    return bytes.fromhex(text.replace("-", ""))
+    raw = bytes.fromhex(text.replace("-", ""))
+    if len(raw) != ID_BYTES:
+        raise ValueError(f"{shown(text)} is no id")
+    return raw
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is no text")
+    return value
+
+
+def _bits(text: str) -> bytes:
+    raw = bytes.fromhex(text)
+    if len(raw) != SCORE_BYTES:
+        raise ValueError(f"{shown(text)} is no score")
+    return raw
 
 
 def _raw_or_none(text: str | None) -> bytes | None:
@@ -230,14 +262,14 @@ def _row_dict(row: ReceiptRow) -> dict[str, Any]:
 def _row(value: Mapping[str, Any]) -> ReceiptRow:
     bits = value["score_bits"]
     return ReceiptRow(
-        handle=value["handle"],
+        handle=_text(value["handle"]),
         atom=_raw(value["atom"]),
         revision=_raw(value["revision"]),
         slots=tuple(_raw_or_none(resolved) for resolved in value["slots"]),
         spans=tuple((start, end) for start, end in value["spans"]),
-        score_bits=None if bits is None else bytes.fromhex(bits),
-        reason=value["reason"],
-        status=value["status"],
+        score_bits=None if bits is None else _bits(bits),
+        reason=json_object(value["reason"]),
+        status=_text(value["status"]),
         sealed=value["sealed"],
     )
 
@@ -253,7 +285,7 @@ def _range_dict(found: ReadRange) -> dict[str, Any]:
 
 def _range(value: Mapping[str, Any]) -> ReadRange:
     return ReadRange(
-        role=value["role"],
+        role=_text(value["role"]),
         target=_raw(value["target"]),
         observed=tuple(positions_of(value["observed"]).items()),
         complete=value["complete"],

@@ -110,8 +110,11 @@ class Work:
 
     @classmethod
     def from_bytes(cls, raw: bytes | None) -> "Work":
+        """CORRUPT when the bytes are none."""
         if raw is None:
             return cls()
+        if len(raw) != _WORK.size:
+            raise fail("CORRUPT", f"vectors: how far embedding is stands in {len(raw)} bytes; rebuild vectors")
         cursor, embedded, retrying, failed, sealed, purged, late, version = _WORK.unpack(raw)
         return cls(
             cursor=cursor,
@@ -134,6 +137,9 @@ class Ending(IntEnum):
     PURGED = 4
 
 
+_ENDINGS: Final = frozenset(Ending)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
     """A row without a vector that should have one: how it stands, how often it was tried, the last error."""
@@ -148,6 +154,9 @@ class Trouble:
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> "Trouble":
+        """CORRUPT when the bytes are none."""
+        if len(raw) < 2 or raw[0] not in _ENDINGS:
+            raise fail("CORRUPT", f"vectors: a note of {len(raw)} bytes on a failure is not readable; rebuild vectors")
         return cls(ending=Ending(raw[0]), attempts=raw[1], error=raw[2:].decode(errors="replace"))
 
 
