@@ -262,7 +262,7 @@ class GenerationDirectory:
             raw = self._files.read(f"{self.directory}/{file}").strip()
         except FileNotFoundError:
             return None
-        return int(raw) if raw.isdigit() else None
+        return int(raw) if raw.isdigit() and len(raw) < 20 else None
 
     def _make(self, directory: str | None = None) -> None:
         try:
