@@ -46,8 +46,8 @@ from atomlog.projections.read.page import Page
 from atomlog.projections.read.pins import Pins
 from atomlog.projections.read.reader import Reader, ReadOptions
 from atomlog.projections.read.receipts import ReadReceipt
-from atomlog.projections.read.refs import DEFAULT_SPACE, KeyHome
-from atomlog.projections.read.selectors import Selector, parse_selector
+from atomlog.projections.read.refs import DEFAULT_HOME, DEFAULT_SPACE, KeyHome
+from atomlog.projections.read.selectors import Selector, parse_ids, parse_selector
 
 OPEN_SECONDS: Final = 10.0
 
@@ -233,8 +233,8 @@ class AsyncStore:
         **options: Any,
     ) -> Page:
         """Atoms by id: heads, or as of `at` / `as_of`, or one `revision`. NOT_FOUND for a single one that is absent."""
-        selector = {"type": "ids", "ids": id_list(ids)} | ({} if revision is None else {"revision": revision})
-        return await self.read(selector, space=space, policy=policy, **options)
+        selector = parse_ids(id_list(ids), revision, home=_home(space, policy))
+        return await self.read(selector, **options)
 
     async def history(self, atom: Id, *, space: str = DEFAULT_SPACE, policy: str | None = None, **options: Any) -> Page:
         """Every revision of an atom, oldest first."""
@@ -328,9 +328,7 @@ class AsyncStore:
         `at_least`: a write receipt to wait for.
         """
         self._check_open()
-        home = KeyHome(
-            space=parse_name(space, "space"), policy=None if policy is None else parse_name(policy, "policy")
-        )
+        home = _home(space, policy)
         parsed = selector if isinstance(selector, Selector) else parse_selector(selector, home=home)
         options = ReadOptions(
             consistency=consistency,
@@ -462,6 +460,13 @@ class AsyncStore:
             raise invalid(
                 "store", "it was opened in another event loop; use it there, or open a Store, which has its own"
             )
+
+
+def _home(space: str, policy: str | None) -> KeyHome:
+    """Where keys are computed. INVALID_INPUT for what is no name."""
+    if space == DEFAULT_SPACE and policy is None:
+        return DEFAULT_HOME
+    return KeyHome(space=parse_name(space, "space"), policy=None if policy is None else parse_name(policy, "policy"))
 
 
 def forked() -> AtomlogError:

@@ -17,9 +17,9 @@ from atomlog.kernel.ports import BlobStore
 from atomlog.kernel.sealing import SealBroken, seal, unseal
 from atomlog.kernel.text import BlobRef, blob_of, nfc_bytes, search_text, text_of, without_blob
 from atomlog.schemas import codec
-from atomlog.schemas.content import Origin, Provenance, SuppliedVector, decode_content
+from atomlog.schemas.content import Origin, Provenance, SuppliedVector, decode_rest
 from atomlog.schemas.revision import ATOM, REVISION, Clear, decode_clear, sealed_of
-from atomlog.schemas.varint import WireError
+from atomlog.schemas.varint import WireError, read_bytes
 
 REVISION_SCHEMA: Final = codec.load("RevisionV1").fingerprint
 NO_MASTER_KEY: Final = "no master key"
@@ -27,10 +27,14 @@ NO_MASTER_KEY: Final = "no master key"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A whole revision. `value` is parsed JSON with the text of a blob put back; None when retired."""
+    """A whole revision. `value` is parsed JSON with the text of a blob put back; None when retired.
+
+    `stored` is the canonical JSON of the value as it was sealed, None where a blob's text is not in it.
+    """
 
     clear: Clear
     value: Any
+    stored: bytes | None
     origins: tuple[Origin, ...]
     provenance: Provenance
     vectors: tuple[SuppliedVector, ...]
@@ -99,6 +103,13 @@ class ContentOpener:
         """
         try:
             clear, at = decode_clear(revision)
+        except WireError as error:
+            raise _corrupt(revision, str(error)) from None
+        return await self.open_decoded(revision, clear, at)
+
+    async def open_decoded(self, revision: bytes, clear: Clear, at: int) -> Opened | Sealed:
+        """`open`, given what `decode_clear` returned for these bytes."""
+        try:
             sealed = sealed_of(revision, at)
         except WireError as error:
             raise _corrupt(revision, str(error)) from None
@@ -113,7 +124,8 @@ class ContentOpener:
             opened = _opened(clear, content)
             blob = blob_of(opened.value)
             if blob is not None:
-                opened = replace(opened, value=without_blob(opened.value, await self._text(clear, blob, key)))
+                value = without_blob(opened.value, await self._text(clear, blob, key))
+                opened = replace(opened, value=value, stored=None)
         except ValueError as error:  # SealBroken, WireError, and what is no JSON, no reference, no UTF-8
             raise _corrupt(revision, str(error)) from None
         return opened
@@ -137,13 +149,15 @@ class ContentOpener:
 
 
 def _opened(clear: Clear, content: bytes) -> Opened:
-    decoded = decode_content(content)
+    value, at = read_bytes(content, 0, "value")
+    origins, provenance, vectors = decode_rest(content, at)
     return Opened(
         clear=clear,
-        value=jsontext.loads(decoded.value),
-        origins=decoded.origins,
-        provenance=decoded.provenance,
-        vectors=decoded.vectors,
+        value=jsontext.loads(value),
+        stored=value,
+        origins=origins,
+        provenance=provenance,
+        vectors=vectors,
     )
 
 

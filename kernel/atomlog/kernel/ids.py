@@ -7,6 +7,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from atomlog.kernel.bounds import KEY_BYTES_MAX, NAME_PATTERN
@@ -18,6 +19,7 @@ _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9
 _NAME: Final = re.compile(NAME_PATTERN)
 
 
+@lru_cache(maxsize=8_192)  # one read writes the same id several times: in its row, its receipt, its slots
 def format_id(raw: bytes) -> str:
     """Lower-case UUID text with hyphens."""
     text = raw.hex()
@@ -55,16 +57,21 @@ def parse_key(text: object, path: str) -> str:
         raise invalid(path, "the text holds a lone surrogate") from None
     if not 0 < size <= KEY_BYTES_MAX:
         raise invalid(path, f"a key has 1 to {KEY_BYTES_MAX} bytes, this one {size}")
-    if any(unicodedata.category(character) == "Cc" for character in key):
+    if not key.isprintable() and any(unicodedata.category(character) == "Cc" for character in key):
         raise invalid(path, "the key holds a control character")
     return key
 
 
 def keyed_id(space: str, policy: str, key: str) -> bytes:
     """The atom id of a key: UUIDv5(UUIDv5(ATOMLOG_NS, u32 len ‖ space ‖ u32 len ‖ policy), NFC(key))."""
+    return _uuid5(_key_namespace(space, policy), unicodedata.normalize("NFC", key).encode())
+
+
+@lru_cache(maxsize=1_024)
+def _key_namespace(space: str, policy: str) -> bytes:
     space_raw, policy_raw = space.encode(), policy.encode()
     name = len(space_raw).to_bytes(4, "big") + space_raw + len(policy_raw).to_bytes(4, "big") + policy_raw
-    return _uuid5(_uuid5(ATOMLOG_NS, name), unicodedata.normalize("NFC", key).encode())
+    return _uuid5(ATOMLOG_NS, name)
 
 
 def uuid7(unix_us: int, random: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta, timezone
+from functools import lru_cache
 from typing import Final
 
 from atomlog.kernel.ids import invalid, shown
@@ -18,7 +19,15 @@ TIME_MAX_US: Final = (datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC) - _
 
 def format_time(time_us: int) -> str:
     """`2026-03-01T00:00:00.000000Z`; years 1 to 9999."""
-    return (_EPOCH + timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
+    seconds, microseconds = divmod(time_us, 1_000_000)
+    minutes, second = divmod(seconds, 60)
+    return f"{_minute(minutes)}:{second:02d}.{microseconds:06d}Z"
+
+
+@lru_cache(maxsize=4_096)
+def _minute(minutes: int) -> str:
+    """`2026-03-01T00:00` of minutes since 1970."""
+    return (_EPOCH + timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M").rjust(16, "0")
 
 
 def parse_time(text: object, path: str) -> int:

@@ -72,18 +72,28 @@ class Ids(KvProjection):
 
     def heads(self, atoms: Sequence[bytes], at: Positions) -> list[Row | None]:
         """`head` of each, in the order of `atoms`."""
+        found = self._in_force(atoms, at)
+        rows = self._rows(list(found.values()))
+        by_atom = dict(zip(found, rows, strict=True))
+        return [by_atom.get(atom) for atom in atoms]
+
+    def head_ids(self, atoms: Sequence[bytes], at: Positions) -> list[bytes | None]:
+        """The revision ids of `heads`, at half their cost."""
+        found = self._in_force(atoms, at)
+        return [found[atom][1] if atom in found else None for atom in atoms]
+
+    def _in_force(self, atoms: Sequence[bytes], at: Positions) -> dict[bytes, tuple[int, bytes]]:
+        """Atom → partition and revision at these positions, for those that are there by then."""
         found: dict[bytes, tuple[int, bytes]] = {}
         for partition, position in at.items():
-            left = [atom for atom in atoms if atom not in found]
+            left = [atom for atom in atoms if atom not in found] if found else atoms
             tag = HEAD + u16(partition)
             heads = self.kv.get_many([tag + atom for atom in left])
             for atom, head in zip(left, heads, strict=True):
                 revision = head and self._valid(partition, atom, position, head)
                 if revision:
                     found[atom] = partition, revision
-        rows = self._rows(list(found.values()))
-        by_atom = dict(zip(found, rows, strict=True))
-        return [by_atom.get(atom) for atom in atoms]
+        return found
 
     def revision(self, revision_id: bytes) -> Row | None:
         """A revision by its own id, whatever came after it; None when absent."""

@@ -1,6 +1,7 @@
 """ContentV1: the part of a revision that is sealed, encoded by hand and byte-identical to Avro."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from atomlog.schemas.varint import (
@@ -55,6 +56,10 @@ class Content:
     vectors: tuple[SuppliedVector, ...] = ()
 
 
+Rest = tuple[tuple[Origin, ...], Provenance, tuple[SuppliedVector, ...]]
+"""Everything of a content but its value."""
+
+REST_KEPT_BYTES: Final = 48  # shorter than any origin
 NULL_VALUE: Final = b"null"
 
 
@@ -89,6 +94,30 @@ def _encode_origin(origin: Origin) -> bytes:
 def decode_content(buf: bytes) -> Content:
     """Raises WireError when the bytes are no ContentV1 or have a tail."""
     value, at = read_bytes(buf, 0, "value")
+    origins, provenance, vectors = decode_rest(buf, at)
+    return Content(value=value, origins=origins, provenance=provenance, vectors=vectors)
+
+
+def decode_rest(buf: bytes, at: int) -> Rest:
+    """What follows the value of an encoded ContentV1, which ends at `at`; WireError as `decode_content`.
+
+    Most contents have no origin, no receipt and no vector, and end like many others: those endings are kept decoded.
+    """
+    rest = buf[at:]
+    if len(rest) <= REST_KEPT_BYTES:
+        try:
+            return _kept_rest(rest)
+        except WireError:
+            pass  # once more, for a message with the right offset
+    return _decode_rest(buf, at)
+
+
+@lru_cache(maxsize=256)
+def _kept_rest(rest: bytes) -> Rest:
+    return _decode_rest(rest, 0)
+
+
+def _decode_rest(buf: bytes, at: int) -> Rest:
     origins: list[Origin] = []
     receipts: list[bytes] = []
     vectors: list[SuppliedVector] = []
@@ -123,11 +152,7 @@ def decode_content(buf: bytes) -> Content:
             vectors.append(SuppliedVector(space=space, data=data))
     if at != len(buf):
         raise WireError(f"content: {len(buf) - at} bytes too many after byte {at}")
-    return Content(
-        value=value,
-        origins=tuple(origins),
-        provenance=Provenance(
-            kind=kind, activity=activity, receipts=tuple(receipts), model=model, prompt_digest=prompt_digest
-        ),
-        vectors=tuple(vectors),
+    provenance = Provenance(
+        kind=kind, activity=activity, receipts=tuple(receipts), model=model, prompt_digest=prompt_digest
     )
+    return tuple(origins), provenance, tuple(vectors)

@@ -6,6 +6,7 @@ The clear part ends where the length of `sealed` begins; those bytes are the ass
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from atomlog.schemas.varint import (
@@ -191,10 +192,17 @@ def decode_clear(revision: bytes) -> tuple[Clear, int]:
             from_us=None if flags & FROM_OPEN else time_of(revision[VALID_FROM]),
             to_us=None if flags & TO_OPEN else time_of(revision[VALID_TO]),
         )
-    schema, at = read_text(revision, FIXED_BYTES, "schema")
-    policy, at = read_text(revision, at, "policy")
-    slots, at = _decode_slots(revision, at)
-    inputs, at = _decode_inputs(revision, at)
+    slots: tuple[Slot, ...] = ()
+    inputs = NO_INPUTS
+    names_end = _plain_names_end(revision)
+    if names_end:
+        schema, policy = _kept_names(revision[FIXED_BYTES:names_end])
+        at = names_end + len(_NO_SLOTS_NO_INPUTS)
+    else:
+        schema, at = read_text(revision, FIXED_BYTES, "schema")
+        policy, at = read_text(revision, at, "policy")
+        slots, at = _decode_slots(revision, at)
+        inputs, at = _decode_inputs(revision, at)
     previous, key = revision[PREVIOUS], revision[KEY]
     clear = Clear(
         atom_id=revision[ATOM],
@@ -210,6 +218,23 @@ def decode_clear(revision: bytes) -> tuple[Clear, int]:
         inputs=inputs,
     )
     return clear, at
+
+
+def _plain_names_end(revision: bytes) -> int:
+    """Where schema and policy end, when both are ASCII below 64 bytes and neither slots nor inputs follow; else 0."""
+    policy_at = FIXED_BYTES + 1 + (revision[FIXED_BYTES] >> 1) if len(revision) > FIXED_BYTES else len(revision)
+    if policy_at >= len(revision) or (revision[FIXED_BYTES] | revision[policy_at]) & 0x81:
+        return 0
+    end = policy_at + 1 + (revision[policy_at] >> 1)
+    plain = revision.startswith(_NO_SLOTS_NO_INPUTS, end) and revision[FIXED_BYTES:end].isascii()
+    return end if plain else 0
+
+
+@lru_cache(maxsize=1024)
+def _kept_names(names: bytes) -> tuple[str, str]:
+    """Schema and policy, which many revisions share."""
+    schema, at = read_text(names, 0, "schema")
+    return schema, read_text(names, at, "policy")[0]
 
 
 def sealed_of(revision: bytes, at: int) -> bytes:
@@ -293,6 +318,7 @@ def _encode_inputs(inputs: Inputs) -> bytes:
 
 
 _NO_INPUTS_BYTES: Final = _encode_inputs(NO_INPUTS)
+_NO_SLOTS_NO_INPUTS: Final = write_array([]) + _NO_INPUTS_BYTES
 
 
 def _decode_inputs(buf: bytes, at: int) -> tuple[Inputs, int]:

@@ -9,22 +9,23 @@ from atomlog.kernel.model import Positions
 from atomlog.projections import ids
 from atomlog.projections.read.page import Row
 from atomlog.projections.read.receipts import ReceiptRow
-from atomlog.projections.read.render import clear_of, render_row, row_bytes, status_of
+from atomlog.projections.read.render import clear_of, render_row, status_of
 from atomlog.projections.read.sources import Found, Source, State
 from atomlog.schemas.revision import Clear
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Resolved:
     """A find with the revision that it means at the read's positions."""
 
     found: Found
     row: ids.Row
     clear: Clear
+    sealed_at: int
     status: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Gathered:
     """At most `limit` rows. `next_state`: where the source goes on after them, None = it was worked through.
 
@@ -47,7 +48,7 @@ class Tally:
     superseded: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Rendered:
     """Rows as shown. `bodies` are their canonical bytes; fewer rows than gathered when the page is full."""
 
@@ -71,7 +72,7 @@ def gather(source: Source, index: ids.Ids, at: Positions, limit: int) -> Gathere
     elif not source.finished:
         next_state = source.state
     if asked := source.asked():
-        heads = zip(asked, index.heads(asked, at), strict=True)
+        heads = zip(asked, index.head_ids(asked, at), strict=True)
         tally.missing.update((atom, None) for atom, head in heads if head is None)
     return Gathered(
         rows=shown,
@@ -85,31 +86,43 @@ def gather(source: Source, index: ids.Ids, at: Positions, limit: int) -> Gathere
 
 def resolve(chunk: Sequence[Found], index: ids.Ids, at: Positions, tally: Tally) -> list[Resolved]:
     """The revision that each find means: the one it names if it was there by then, else the head."""
-    atoms = list(dict.fromkeys(found.atom for found in chunk))
-    heads = dict(zip(atoms, index.heads(atoms, at), strict=True))
+    heads, head_ids = _heads(chunk, index, at)
     resolved: list[Resolved] = []
     for found in chunk:
-        head = heads[found.atom]
-        row = found.row or (head if found.revision is None else index.revision(found.revision))
+        row = found.row or (heads[found.atom] if found.revision is None else index.revision(found.revision))
         if row is None or row.atom != found.atom or row.position > at.get(row.partition, -1):
             tally.missing[found.atom] = None
             continue
-        clear = clear_of(row.data)
+        clear, sealed_at = clear_of(row.data)
         if (clear.retired and not found.keep_retired) or (found.accept and not found.accept(clear)):
             continue
-        is_head = head is not None and head.revision == row.revision
+        is_head = head_ids[found.atom] == row.revision
         if found.heads_only and not is_head:
             tally.superseded += 1
             continue
-        resolved.append(Resolved(found=found, row=row, clear=clear, status=status_of(clear, is_head=is_head)))
+        status = status_of(clear, is_head=is_head)
+        resolved.append(Resolved(found=found, row=row, clear=clear, sealed_at=sealed_at, status=status))
     return resolved
+
+
+def _heads(
+    chunk: Sequence[Found], index: ids.Ids, at: Positions
+) -> tuple[Mapping[bytes, ids.Row | None], Mapping[bytes, bytes | None]]:
+    """Atom → head, of the finds that mean it; atom → the head's id, of all."""
+    meant = list(dict.fromkeys([found.atom for found in chunk if found.row is None and found.revision is None]))
+    heads = dict(zip(meant, index.heads(meant, at), strict=True))
+    head_ids = {atom: None if head is None else head.revision for atom, head in heads.items()}
+    others = list(dict.fromkeys([found.atom for found in chunk if found.atom not in heads]))
+    if others:
+        head_ids.update(zip(others, index.head_ids(others, at), strict=True))
+    return heads, head_ids
 
 
 def resolve_slots(rows: Sequence[Resolved], index: ids.Ids, at: Positions) -> Mapping[bytes, bytes]:
     """Target → its revision at the positions, for the logical slots of all rows."""
-    targets = list(dict.fromkeys(slot.target for row in rows for slot in row.clear.slots if slot.at is None))
-    heads = index.heads(targets, at) if targets else []
-    return {target: head.revision for target, head in zip(targets, heads, strict=True) if head is not None}
+    targets = list(dict.fromkeys([slot.target for row in rows for slot in row.clear.slots if slot.at is None]))
+    heads = index.head_ids(targets, at) if targets else []
+    return {target: head for target, head in zip(targets, heads, strict=True) if head is not None}
 
 
 async def render(gathered: Gathered, opener: ContentOpener, bytes_max: int) -> Rendered:
@@ -119,11 +132,10 @@ async def render(gathered: Gathered, opener: ContentOpener, bytes_max: int) -> R
     bodies: list[bytes] = []
     size = 0
     for resolved in gathered.rows:
-        opened = await opener.open(resolved.row.data)
+        opened = await opener.open_decoded(resolved.row.data, resolved.clear, resolved.sealed_at)
         content = opened if isinstance(opened, Opened) else None
         receipt_row = _receipt_row(f"a{len(rows) + 1}", resolved, gathered.slots, sealed=content is None)
-        row = render_row(receipt_row, resolved.clear, content)
-        body = row_bytes(row)
+        row, body = render_row(receipt_row, resolved.clear, content)
         size += len(body)
         if rows and size > bytes_max:
             break

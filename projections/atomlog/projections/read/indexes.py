@@ -76,7 +76,7 @@ class CatchUp(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Standing:
     """One index at the beginning of a read, by partition."""
 
@@ -86,6 +86,15 @@ class Standing:
     def applied(self, partition: int) -> int:
         """The last position whose effects it has; −1 = none."""
         return self.checkpoints[partition].position - 1
+
+    @property
+    def has_floor(self) -> bool:
+        """False when it can be read as of any position it has applied, in every partition."""
+        return max(self.floors.values()) >= 0
+
+    def lag(self, ends: Mapping[int, int]) -> dict[int, int]:
+        """Records it is behind these ends of the log, by partition."""
+        return {p: max(ends[p] - checkpoint.position, 0) for p, checkpoint in self.checkpoints.items()}
 
 
 def standing_of(index: Projection) -> Standing:

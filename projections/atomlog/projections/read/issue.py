@@ -25,10 +25,14 @@ def next_page(source: Source, gathered: Gathered, rendered: Rendered) -> State |
     return gathered.next_state
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Answer:
-    """Everything a read found out. `next_state`: None when the page is the last."""
+    """Everything a read found out. `next_state`: None when the page is the last.
 
+    `asked`: the keyed digest of the selector, where a continuation or a receipt needs it.
+    """
+
+    asked: bytes | None
     mode: str
     chosen: Chosen
     chains: Mapping[int, bytes]
@@ -46,13 +50,10 @@ class Answer:
         recorded_at_us: int,
         principal: str,
         session: str | None,
-        selector_digest: bytes,
         continues: bytes | None,
     ) -> ReadReceipt:
         positions, notes = self.chosen.positions, self.source.notes
-        body = body_bytes(list(self.rendered.bodies))
-        observed = tuple(sorted(positions.items()))
-        scope = ReadScope(selector_digest=selector_digest, observed=observed, empty=not self.rendered.rows)
+        body = body_bytes(self.rendered.bodies)
         return ReadReceipt(
             receipt=receipt,
             log_id=log_id,
@@ -61,7 +62,7 @@ class Answer:
             indexes=self._indexes(),
             rows=self.rendered.receipt_rows,
             ranges=self.source.ranges(positions, complete=self.next_state is None),
-            scopes=(scope,) if notes.searched else (),
+            scopes=self._scopes() if notes.searched else (),
             body_sha256=hashlib.sha256(body).digest(),
             recorded_at_us=recorded_at_us,
             principal=principal,
@@ -75,12 +76,11 @@ class Answer:
             continues=continues,
         )
 
-    def continuation(
-        self, continuations: Continuations, receipt: ReadReceipt, asked: bytes
-    ) -> tuple[str | None, list[Kept]]:
+    def continuation(self, continuations: Continuations, receipt: ReadReceipt) -> tuple[str | None, list[Kept]]:
         """The continuation, and the rows that must be kept before it is given out. A recall keeps its list once."""
         if self.next_state is None:
             return None, []
+        assert self.asked is not None, "a page that goes on needs the digest of what was asked"
         kept: list[Kept] = []
         state = dict(self.next_state)
         expires_at_us = int(state.get("expires_us", continuations.expiry_us()))
@@ -91,7 +91,7 @@ class Answer:
             kept.append(ranked)
             state |= {"list": ranked.id.hex(), "expires_us": expires_at_us}
         cursor = Cursor(
-            asked=asked,
+            asked=self.asked,
             mode=self.mode,
             positions=self.chosen.positions,
             chains=self.chains,
@@ -107,19 +107,24 @@ class Answer:
     def diagnostics(self) -> Diagnostics:
         notes = self.source.notes
         return Diagnostics(
-            lag=self.chosen.lag(),
+            lag=self.chosen.lag,
             truncated=self._cuts(),
             approximate=notes.approximate,
             unembedded=notes.unembedded + self.gathered.superseded,
             missing=self.gathered.missing,
         )
 
+    def _scopes(self) -> tuple[ReadScope, ...]:
+        """What a search looked through."""
+        assert self.asked is not None, "a search needs the digest of what was asked"
+        observed = tuple(sorted(self.chosen.positions.items()))
+        return (ReadScope(selector_digest=self.asked, observed=observed, empty=not self.rendered.rows),)
+
     def _indexes(self) -> dict[str, IndexState]:
-        lag = self.chosen.lag()
         return {
             name: IndexState(
                 positions={partition: standing.applied(partition) for partition in standing.checkpoints},
-                lag=lag[name],
+                lag=self.chosen.lag[name],
                 generation=self.generations[name],
             )
             for name, standing in self.chosen.standings.items()

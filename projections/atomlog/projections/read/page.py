@@ -5,9 +5,9 @@ continuation and diagnostics stand outside it. The parts of a row give their mem
 bytes of a page are not sorted again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from atomlog.kernel.ids import format_id
 from atomlog.kernel.jsontext import canonical
@@ -15,6 +15,11 @@ from atomlog.kernel.times import format_time
 from atomlog.projections.read.receipts import ReadReceipt, positions_dict
 from atomlog.schemas.content import Origin
 from atomlog.schemas.revision import ValidTime
+
+_SHOWN: Final = (
+    *("handle", "atom", "revision", "schema", "state", "value", "slots", "kind", "origins", "policy", "valid_time"),
+    *("score", "match_reason", "recorded_at", "status", "sealed"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,24 +74,33 @@ class Row:
     sealed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        shown = {
-            "handle": self.handle,
+        """Members in the order in which people look for them."""
+        members = self.shown_before_score() | self.shown_after_score() | {"value": self.value, "score": self.score}
+        return {name: members[name] for name in _SHOWN if name in members}
+
+    def shown_before_score(self) -> dict[str, Any]:
+        """The members that stand before `score` in canonical JSON, in its order."""
+        reason = self.match_reason
+        return {
             "atom": format_id(self.atom),
-            "revision": format_id(self.revision),
-            "schema": self.schema,
-            "state": self.state,
-            "value": self.value,
-            "slots": [slot.to_dict() for slot in self.slots],
+            "handle": self.handle,
             "kind": self.kind,
+            "match_reason": dict(sorted(reason.items())) if len(reason) > 1 else dict(reason),
             "origins": [_origin_dict(origin) for origin in self.origins],
             "policy": self.policy,
-            "valid_time": _valid_time_dict(self.valid_time),
-            "score": self.score,
-            "match_reason": dict(self.match_reason),
             "recorded_at": format_time(self.recorded_at_us),
-            "status": self.status,
+            "revision": format_id(self.revision),
+            "schema": self.schema,
         }
-        return shown | {"sealed": True} if self.sealed else shown
+
+    def shown_after_score(self) -> dict[str, Any]:
+        """The members between `score` and `value`."""
+        shown: dict[str, Any] = {"sealed": True} if self.sealed else {}
+        shown["slots"] = [slot.to_dict() for slot in self.slots]
+        shown["state"] = self.state
+        shown["status"] = self.status
+        shown["valid_time"] = _valid_time_dict(self.valid_time)
+        return shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,9 +155,10 @@ class Page:
         }
 
 
-def body_bytes(rows: list[bytes], context: Mapping[str, Any] | None = None) -> bytes:
+def body_bytes(rows: Sequence[bytes], context: Mapping[str, Any] | None = None) -> bytes:
     """The body from the canonical bytes of its rows."""
-    return b'{"atoms":[' + b",".join(rows) + b'],"context":' + canonical(context, "context") + b"}"
+    shown = b"null" if context is None else canonical(context, "context")
+    return b"".join((b'{"atoms":[', b",".join(rows), b'],"context":', shown, b"}"))
 
 
 def _origin_dict(origin: Origin) -> dict[str, Any]:

@@ -53,7 +53,7 @@ RELATIONS: Final = "relations"
 POSTINGS: Final = "postings"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Plan:
     """A selector whose references are ids. `names`: the indexes it needs; `state`: where it begins.
 

@@ -27,7 +27,7 @@ RETRY_MS: Final = 200
 WAITS_MAX: Final = 8  # times that a read waits; what it waits for can move on while it does
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Asked:
     """How fresh or how old. `at`: a position of the partition `home` of what is asked for, or one a partition."""
 
@@ -42,23 +42,13 @@ class Asked:
         return "as_of" if self.as_of_us is not None else "at_least" if self.at is None else "at"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Chosen:
-    """The positions of a read, and where the indexes of its plan stood. `fixed`: as the caller or a cursor said."""
+    """The positions of a read, where the indexes of its plan stood, and how many records each was behind the log."""
 
     positions: Mapping[int, int]
     standings: Mapping[str, Standing]
-    ends: Mapping[int, int]
-
-    def lag(self) -> dict[str, dict[int, int]]:
-        """Records each index is behind the log."""
-        return {
-            name: {
-                partition: max(self.ends[partition] - checkpoint.position, 0)
-                for partition, checkpoint in standing.checkpoints.items()
-            }
-            for name, standing in self.standings.items()
-        }
+    lag: Mapping[str, Mapping[int, int]]
 
 
 class Behind(Exception):
@@ -140,17 +130,20 @@ class Chooser:
         Raises Behind, INVALID_INPUT, CONSISTENCY_UNAVAILABLE.
         """
         # 1. What the caller fixed: positions of some or all partitions.
-        self._check_at_least(asked.at_least or {})
+        at_least = asked.at_least or {}
+        self._check_at_least(at_least)
         fixed = await self._fixed(asked, home)
         # 2. Every index that must be there has applied what is fixed, what was asked for at least, and every floor.
         base, standings = self._base(asked.mode), self._standings()
-        _require(base, dict(asked.at_least or {}) | fixed, standings, asked.path)
-        _require_floors(base, fixed, standings)
+        if fixed or at_least:
+            _require(base, {**at_least, **fixed}, standings, asked.path)
+        if any(standing.has_floor for standing in standings.values()):
+            _require_floors(base, fixed, standings)
         # 3. Elsewhere: the lowest applied position of the indexes that must agree.
         positions = {
             partition: fixed[partition]
             if partition in fixed
-            else min(standings[name].applied(partition) for name in base)
+            else min([standings[name].applied(partition) for name in base])
             for partition in range(self.log.partitions)
         }
         # 4. Nobody is asked below its floor.
@@ -167,7 +160,8 @@ class Chooser:
         if problem is not None:
             raise problem
         ends = {partition: await self.log.end(partition) for partition in positions}
-        return Chosen(positions=positions, standings=standings, ends=ends)
+        lag = {name: standing.lag(ends) for name, standing in standings.items()}
+        return Chosen(positions=positions, standings=standings, lag=lag)
 
     def _base(self, mode: str) -> list[str]:
         return [name for name in self.plan if mode == SNAPSHOT or name != VECTORS]
@@ -298,6 +292,8 @@ def _lagging(path: str, names: Sequence[str], wanted: Positions, standings: Mapp
 def _below_floor(positions: Positions, standings: Mapping[str, Standing]) -> AtomlogError | None:
     """CONSISTENCY_UNAVAILABLE about the first index that cannot be read as of these positions."""
     for name, standing in standings.items():
+        if not standing.has_floor:
+            continue
         for partition, position in positions.items():
             floor = standing.floors[partition]
             if floor > position:

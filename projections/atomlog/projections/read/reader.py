@@ -85,8 +85,7 @@ class Reader:
         # 1. The request by itself: bounds, what excludes what; rows of receipts become ids, texts become vectors.
         limit, deadline_us = self._check(selector, options)
         selector = await self._with_ids(selector)
-        asked = asked_digest(self.journal, selector_dict(selector))
-        cursor = await self._cursor(options, asked)
+        cursor = None if options.continuation is None else await self._cursor(selector, options.continuation, options)
         mode = cursor.mode if cursor else options.consistency or self.consistency
         todo = await plan(selector, cursor.state if cursor else None, self.encoders, self.journal)
         # 2. The positions: those of the first page, or chosen now, waiting for what was asked for.
@@ -105,7 +104,9 @@ class Reader:
         rendered = await render(gathered, self.content, self.settings.page_bytes_max)
         next_state = next_page(source, gathered, rendered)
         # 6. The receipt; and the cursor of the next page, which is kept before its continuation is given out.
+        is_asked_for = next_state is not None or source.notes.searched
         answer = Answer(
+            asked=asked_digest(self.journal, selector_dict(selector)) if is_asked_for else None,
             mode=mode,
             chosen=chosen,
             chains=chains,
@@ -121,11 +122,9 @@ class Reader:
             recorded_at_us=self.clock.now_us(),
             principal=options.principal,
             session=options.session,
-            selector_digest=asked,
             continues=cursor.continues if cursor else None,
         )
-        continuations = Continuations(journal=self.journal, clock=self.clock, ttl_ms=self.settings.cursor_ttl_ms)
-        continuation, kept = answer.continuation(continuations, receipt, asked)
+        continuation, kept = answer.continuation(self._continuations(), receipt)
         search = {"asked": searched(todo, source), "state": dict(todo.state), "ended": next_state is None}
         await self.journal.record(receipt, dumps(search), kept)
         # 7. The page.
@@ -159,8 +158,8 @@ class Reader:
         check_selector(selector)
         if options.consistency not in (None, *MODES):
             raise invalid("consistency", f"must be one of {', '.join(MODES)}")
-        asked = {"at": options.at, "as_of": options.as_of_us, "at_least": options.at_least}
-        given = [name for name, value in asked.items() if value is not None]
+        asked = (("at", options.at), ("as_of", options.as_of_us), ("at_least", options.at_least))
+        given = [name for name, value in asked if value is not None]
         if len(given) > 1:
             raise invalid(given[1], f"{given[0]} already says which state to read; give one of them")
         if options.continuation is not None and (given or options.consistency is not None):
@@ -212,6 +211,8 @@ class Reader:
                 handles[ref] = b""
             return ref
 
+        if isinstance(selector, ByIds) and len(selector.ids) == 1 and not isinstance(selector.ids[0], Handle):
+            return selector
         selector = map_refs(selector, collect)  # also drops what is named twice
         if not handles:
             return selector
@@ -219,13 +220,13 @@ class Reader:
             handles[handle] = (await self.journal.row(handle.receipt, handle.handle))[0]
         return map_refs(selector, lambda ref: handles[ref] if isinstance(ref, Handle) else ref)
 
-    async def _cursor(self, options: ReadOptions, asked: bytes) -> Cursor | None:
-        if options.continuation is None:
-            return None
-        continuations = Continuations(journal=self.journal, clock=self.clock, ttl_ms=self.settings.cursor_ttl_ms)
-        return await continuations.take(
-            options.continuation,
-            asked=asked,
+    def _continuations(self) -> Continuations:
+        return Continuations(journal=self.journal, clock=self.clock, ttl_ms=self.settings.cursor_ttl_ms)
+
+    async def _cursor(self, selector: Selector, continuation: str, options: ReadOptions) -> Cursor:
+        return await self._continuations().take(
+            continuation,
+            asked=asked_digest(self.journal, selector_dict(selector)),
             principal=options.principal,
             permission_generation=PERMISSION_GENERATION,
         )

@@ -19,24 +19,20 @@ RETIRED: Final = "retired"
 CURRENT: Final = "current"
 SUPERSEDED: Final = "superseded"
 
-# The members of a row around `score` and before `value`, in the order of canonical JSON.
-_BEFORE: Final = ("atom", "handle", "kind", "match_reason", "origins", "policy", "recorded_at", "revision", "schema")
-_AFTER: Final = ("sealed", "slots", "state", "status", "valid_time")
 
-
-def clear_of(revision: bytes) -> Clear:
-    """The clear part; CORRUPT when the bytes that an index kept are no revision."""
+def clear_of(revision: bytes) -> tuple[Clear, int]:
+    """The clear part, and where it ends; CORRUPT when the bytes that an index kept are no revision."""
     try:
-        return decode_clear(revision)[0]
+        return decode_clear(revision)
     except WireError as error:
         raise fail("CORRUPT", f"ids keeps bytes that are no revision: {error}; rebuild ids") from None
 
 
-def render_row(row: ReceiptRow, clear: Clear, content: Opened | None) -> Row:
-    """`content` is None exactly when the receipt's row is sealed."""
+def render_row(row: ReceiptRow, clear: Clear, content: Opened | None) -> tuple[Row, bytes]:
+    """A row and its canonical bytes. `content` is None exactly when the receipt's row is sealed."""
     if len(row.slots) != len(clear.slots):
         raise fail("CORRUPT", f"{row.handle} has {len(row.slots)} slots in the receipt, {len(clear.slots)} stored")
-    return Row(
+    shown = Row(
         handle=row.handle,
         atom=row.atom,
         revision=row.revision,
@@ -54,20 +50,20 @@ def render_row(row: ReceiptRow, clear: Clear, content: Opened | None) -> Row:
         status=row.status,
         sealed=row.sealed,
     )
+    return shown, row_bytes(shown, None if content is None else content.stored)
 
 
-def row_bytes(row: Row) -> bytes:
+def row_bytes(row: Row, value: bytes | None = None) -> bytes:
     """`canonical(row.to_dict())`, put together from parts: only value and score need the general way.
 
-    The parts of a row give their members in canonical order themselves.
+    `value` is the canonical JSON of the row's value where that is at hand. The parts of a row give their members in
+    canonical order themselves.
     """
-    shown = row.to_dict()
-    shown["match_reason"] = dict(sorted(row.match_reason.items()))
-    before, after = ({name: shown[name] for name in names if name in shown} for names in (_BEFORE, _AFTER))
     score = b"null" if row.score is None else canonical(row.score, "score")
-    value = canonical(row.value, "value")
-    parts = (dumps(before)[:-1], b',"score":', score, b",", dumps(after)[1:-1], b',"value":', value, b"}")
-    return b"".join(parts)
+    if value is None:
+        value = canonical(row.value, "value")
+    before, after = row.shown_before_score(), row.shown_after_score()
+    return b"".join((dumps(before)[:-1], b',"score":', score, b",", dumps(after)[1:-1], b',"value":', value, b"}"))
 
 
 def order_key_text(order_key: bytes) -> str:

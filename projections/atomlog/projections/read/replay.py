@@ -18,7 +18,7 @@ from atomlog.projections.read.page import Diagnostics, Page, Row, body_bytes
 from atomlog.projections.read.plans import IDS, open_source, plan_again
 from atomlog.projections.read.positions import Chooser, Chosen, Settled
 from atomlog.projections.read.receipts import ReadReceipt, ReceiptRow
-from atomlog.projections.read.render import clear_of, render_row, row_bytes
+from atomlog.projections.read.render import clear_of, render_row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +76,13 @@ class Replayer:
         receipt = await self.receipt(receipt_id)
         async with self._settled(receipt, (IDS,)) as (indexes, chosen):
             stored = [_revision(row, indexes.ids) for row in receipt.rows]
-        rows = [await self._render(row, data) for row, data in zip(receipt.rows, stored, strict=True)]
-        if hashlib.sha256(body_bytes(list(map(row_bytes, rows)))).digest() != receipt.body_sha256:
+        rendered = [await self._render(row, data) for row, data in zip(receipt.rows, stored, strict=True)]
+        if hashlib.sha256(body_bytes([body for _, body in rendered])).digest() != receipt.body_sha256:
             message = f"the page of receipt {format_id(receipt_id)} renders to other bytes than were given out"
             raise fail("CORRUPT", f"{message}; rebuild ids")
-        diagnostics = Diagnostics(lag=chosen.lag(), truncated=receipt.truncations)
-        return Page(atoms=tuple(rows), receipt=receipt, continuation=None, diagnostics=diagnostics)
+        diagnostics = Diagnostics(lag=chosen.lag, truncated=receipt.truncations)
+        rows = tuple(row for row, _ in rendered)
+        return Page(atoms=rows, receipt=receipt, continuation=None, diagnostics=diagnostics)
 
     async def verify(self, receipt_id: bytes) -> Verification:
         """Search again at the receipt's positions, and compare. Raises what a read at them raises."""
@@ -112,10 +113,10 @@ class Replayer:
             raise fail("LOG_MISMATCH", f"{message}, this one is {format_id(self.log.log_id)}")
         return receipt, search
 
-    async def _render(self, row: ReceiptRow, data: bytes) -> Row:
+    async def _render(self, row: ReceiptRow, data: bytes) -> tuple[Row, bytes]:
         """A row that was sealed stays so; one that was not needs its key again."""
         if row.sealed:
-            return render_row(row, clear_of(data), None)
+            return render_row(row, clear_of(data)[0], None)
         opened = await self.content.open(data)
         if not isinstance(opened, Opened):
             message = f"{row.handle} was read with a key that is not here now: {opened.reason}"

@@ -159,16 +159,24 @@ def map_refs(selector: Selector, change: Callable[[AtomRef], AtomRef]) -> Select
             return replace(selector, scope=mapped)
 
 
+def parse_ids(
+    ids: Sequence[object], revision: object = None, *, path: str = "selector", home: KeyHome = DEFAULT_HOME
+) -> ByIds:
+    """`ids` from its fields. INVALID_INPUT names the part that is wrong."""
+    if len(ids) > IDS_MAX:
+        raise invalid(f"{path}.ids", f"{len(ids)} ids; a read takes 1 to {IDS_MAX}")
+    refs = dict.fromkeys([parse_ref(one, f"{path}.ids[{index}]", home) for index, one in enumerate(ids)])
+    selector = ByIds(ids=tuple(refs), revision=None if revision is None else parse_id(revision, f"{path}.revision"))
+    check_selector(selector, path)
+    return selector
+
+
 def _parse_ids(value: Mapping[str, Any], path: str, home: KeyHome) -> ByIds:
     require_keys(value, path, {"ids", "revision"})
     raw = value.get("ids")
     if isinstance(raw, str | Mapping) or not isinstance(raw, Sequence):
         raise invalid(f"{path}.ids", "must be a list of ids")
-    if len(raw) > IDS_MAX:
-        raise invalid(f"{path}.ids", f"{len(raw)} ids; a read takes 1 to {IDS_MAX}")
-    ids = tuple(dict.fromkeys(parse_ref(item, f"{path}.ids[{index}]", home) for index, item in enumerate(raw)))
-    revision = None if value.get("revision") is None else parse_id(value["revision"], f"{path}.revision")
-    return ByIds(ids=ids, revision=revision)
+    return parse_ids(raw, value.get("revision"), path=path, home=home)
 
 
 def _parse_history(value: Mapping[str, Any], path: str, home: KeyHome) -> History:

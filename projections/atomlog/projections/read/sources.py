@@ -29,7 +29,7 @@ State = Mapping[str, Any]
 """Where a source goes on, as JSON."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Found:
     """One find. `row` when the index had it, else `revision`, else the head is meant. `state`: go on after it.
 
