@@ -275,6 +275,10 @@ class Vectors(KvProjection):
         if self._cache is not None:
             self._cache.sync()
 
+    def close(self) -> None:
+        super().close()
+        self._shelf.close()
+
     def catch_up(self) -> None:
         """The manifest first: the rows of its shards were durable before it."""
         if not self.kv.writable:

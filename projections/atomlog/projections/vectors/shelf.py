@@ -149,6 +149,10 @@ class Shelf:
         self._manifests.prune(kept, [one.generation for one in held])
         self._forget()
 
+    def close(self) -> None:
+        """Let go of every shard: its files stay mapped as long as somebody has it."""
+        self._loaded.clear()
+
     def _is_named(self, path: str) -> bool:
         return path.rpartition("/")[2] in self.current.file_names()
 
