@@ -39,7 +39,7 @@ MUTANTS = (
                 for record in group.records:
                     if record.seq in group.writes:
                         done, read = group.writes[record.seq], EffectiveRecord(position=0, record=record, chain=b"")
-                        done.ask.accept(write_result(done.ask.prepared.request, 0, done.batch, read))
+                        done.ask.accept(write_result(done.ask.prepared.request, 0, done.effects.batch, read))
 """,
         caught_by="test_a_write_is_acknowledged_only_after_the_own_tail_has_read_it_back",
     ),
@@ -70,7 +70,7 @@ MUTANTS = (
     Mutant(
         name="answers before the heads hold what it answers about",
         file="following.py",
-        old="            self._world.heads.apply(self._partition, records, tail.checkpoint, tail.voids)\n",
+        old="            self._world.heads.apply(self._partition, records, tail.checkpoint, tail.voids, self._known)\n",
         new="",
         caught_by="test_a_refusal_on_a_shared_log_waits_for_a_fence_and_names_the_head",
     ),

@@ -12,6 +12,7 @@ from typing import Any, Final
 from atomlog.kernel import jsontext
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.content import seal_blob, seal_content
+from atomlog.kernel.effects import BatchEffects, Encoded, effects_of
 from atomlog.kernel.errors import fail
 from atomlog.kernel.findings import detail
 from atomlog.kernel.keys import KeyAllocator, KeyRing
@@ -33,9 +34,9 @@ class KeyMissing(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """A batch ready to be appended, as a record's value too, and the sealed blobs that must be durable before it."""
+    """A batch ready to be appended: its effects, a record's value, the sealed blobs that must be durable before it."""
 
-    batch: Batch
+    effects: BatchEffects
     value: bytes
     blobs: tuple[bytes, ...]
 
@@ -44,6 +45,7 @@ class Built:
 class Builder:
     """Builds the batches of one partition; keys come from `allocator`, which has them ready."""
 
+    partition: int
     ring: KeyRing
     allocator: KeyAllocator
     randomness: Randomness
@@ -57,22 +59,23 @@ class Builder:
         known = [None if planned.key_id is None else self._known_key(planned.key_id) for planned in plan]
         taken: list[tuple[bytes, bytes]] = []
         blobs: list[bytes] = []
-        revisions: list[bytes] = []
+        revisions: list[Encoded] = []
         try:
             for planned, key in zip(plan, known, strict=True):
                 if key is None:
                     key = self.allocator.take()
                     taken.append(key)
-                revisions.append(self._revision(planned, *key, recorded_at_us, blobs))
+                value = self._value(planned, key[1], blobs, simple=prepared.request.levels is not None)
+                revisions.append(self._revision(planned, *key, recorded_at_us, value))
             batch = self._batch(prepared, revisions, recorded_at_us)
-            value = codec.wrap(codec.current("Batch").fingerprint, encode_batch(batch))
-            self._check_size(value)
+            wrapped = codec.wrap(codec.current("Batch").fingerprint, encode_batch(batch))
+            self._check_size(wrapped)
         except BaseException:
             self.allocator.give_back(taken)
             raise
-        return Built(batch=batch, value=value, blobs=tuple(blobs))
+        return Built(effects=effects_of(self.partition, batch, revisions), value=wrapped, blobs=tuple(blobs))
 
-    def _batch(self, prepared: Prepared, revisions: Sequence[bytes], recorded_at_us: int) -> Batch:
+    def _batch(self, prepared: Prepared, revisions: Sequence[Encoded], recorded_at_us: int) -> Batch:
         return Batch(
             request_key=prepared.request_key,
             request_digest=prepared.request_digest,
@@ -82,7 +85,7 @@ class Builder:
             space=prepared.request.space,
             principal=prepared.principal,
             inbox=None,
-            revisions=tuple(revisions),
+            revisions=tuple([revision.data for revision in revisions]),
         )
 
     def _check_size(self, value: bytes) -> None:
@@ -99,37 +102,29 @@ class Builder:
         return key_id, key
 
     def _revision(
-        self, planned: PlannedRevision, key_id: bytes, key: bytes, recorded_at_us: int, blobs: list[bytes]
-    ) -> bytes:
-        clear = encode_clear(
-            Clear(
-                atom_id=planned.atom_id,
-                revision_id=planned.revision_id,
-                previous=planned.previous,
-                key_id=key_id,
-                recorded_at_us=recorded_at_us,
-                retired=planned.retired,
-                schema=planned.schema,
-                policy=planned.policy,
-                valid_time=planned.valid_time,
-                slots=planned.slots,
-                inputs=planned.inputs,
-            )
+        self, planned: PlannedRevision, key_id: bytes, key: bytes, recorded_at_us: int, value: bytes
+    ) -> Encoded:
+        clear = Clear(
+            atom_id=planned.atom_id,
+            revision_id=planned.revision_id,
+            previous=planned.previous,
+            key_id=key_id,
+            recorded_at_us=recorded_at_us,
+            retired=planned.retired,
+            schema=planned.schema,
+            policy=planned.policy,
+            valid_time=planned.valid_time,
+            slots=planned.slots,
+            inputs=planned.inputs,
         )
+        encoded = encode_clear(clear)
+        content = encode_content(_content(planned, value))
+        sealed = seal_content(key, self.randomness.token(NONCE_BYTES), content, encoded)
+        return Encoded(join_sealed(encoded, sealed), len(encoded), clear, planned.former)
+
+    def _value(self, planned: PlannedRevision, key: bytes, blobs: list[bytes], *, simple: bool) -> bytes:
         value = self._moved_to_blob(planned, key, blobs)
-        content = Content(
-            value=jsontext.canonical(value),
-            origins=planned.origins,
-            provenance=Provenance(
-                kind=planned.provenance_kind,
-                activity=planned.provenance.activity,
-                receipts=planned.provenance.receipts,
-                model=planned.provenance.model,
-                prompt_digest=planned.provenance.prompt_digest,
-            ),
-            vectors=tuple(SuppliedVector(space=space, data=f32_bytes(vector)) for space, vector in planned.vectors),
-        )
-        return join_sealed(clear, seal_content(key, self.randomness.token(NONCE_BYTES), encode_content(content), clear))
+        return jsontext.simple_json(value) if simple else jsontext.canonical(value)
 
     def _moved_to_blob(self, planned: PlannedRevision, key: bytes, blobs: list[bytes]) -> Any:
         """The value as it is stored: a text that is too long for it stands in the blob store."""
@@ -139,6 +134,22 @@ class Builder:
         blob = seal_blob(key, self.randomness.token(NONCE_BYTES), planned.atom_id, text)
         blobs.append(blob.sealed)
         return with_blob(planned.value, blob.reference)
+
+
+def _content(planned: PlannedRevision, value: bytes) -> Content:
+    provenance = planned.provenance
+    return Content(
+        value=value,
+        origins=planned.origins,
+        provenance=Provenance(
+            kind=planned.provenance_kind,
+            activity=provenance.activity,
+            receipts=provenance.receipts,
+            model=provenance.model,
+            prompt_digest=provenance.prompt_digest,
+        ),
+        vectors=tuple([SuppliedVector(space=space, data=f32_bytes(vector)) for space, vector in planned.vectors]),
+    )
 
 
 def f32_bytes(vector: Sequence[float]) -> bytes:

@@ -24,34 +24,51 @@ def check_bounds(request: WriteRequest, bounds: Bounds) -> list[Detail]:
 
     The bytes of the encoded and sealed batch are not known here; they are checked when it is built.
     """
-    return list(_bound_failures(request, bounds))
-
-
-def _bound_failures(request: WriteRequest, bounds: Bounds) -> Iterator[Detail]:
-    yield from _count("changes", len(request.changes), bounds.batch_revisions_max, "changes in a batch")
-    yield from _count("preconditions", len(request.preconditions), bounds.preconditions_max, "preconditions")
+    failures = [
+        *_count("changes", len(request.changes), bounds.batch_revisions_max, "changes in a batch"),
+        *_count("preconditions", len(request.preconditions), bounds.preconditions_max, "preconditions"),
+    ]
+    values_fit = _values_fit(request, bounds)
     for change in request.changes:
         if not isinstance(change, Retire):
-            yield from _change_failures(change, bounds)
+            failures += _part_failures(change, bounds)
+            if not values_fit:
+                failures += _value_failures(change.value, f"{change.path}.value", bounds)
+    return failures
 
 
-def _change_failures(change: Create | Revise, bounds: Bounds) -> Iterator[Detail]:
+def _part_failures(change: Create | Revise, bounds: Bounds) -> list[Detail]:
     slots = 0 if isinstance(change.slots, Keep) else len(change.slots)
-    receipts = len(change.provenance.receipts)
-    yield from _count(f"{change.path}.slots", slots, bounds.slots_max, "slots")
-    yield from _count(f"{change.path}.origins", len(change.origins), bounds.origins_max, "origins")
-    yield from _count(f"{change.path}.vectors", len(change.vectors), bounds.vectors_max, "vectors")
-    yield from _count(f"{change.path}.provenance.receipts", receipts, bounds.receipts_max, "receipts")
-    path = f"{change.path}.value"
-    depth = _depth(change.value)
-    if depth > bounds.depth_max:
-        yield from _count(path, depth, bounds.depth_max, "levels of nesting")
-    else:
-        yield from _value_failures(change.value, path, bounds)
+    parts = (
+        ("slots", slots, bounds.slots_max, "slots"),
+        ("origins", len(change.origins), bounds.origins_max, "origins"),
+        ("vectors", len(change.vectors), bounds.vectors_max, "vectors"),
+        ("provenance.receipts", len(change.provenance.receipts), bounds.receipts_max, "receipts"),
+    )
+    return [
+        failure
+        for name, found, limit, what in parts
+        if found > limit
+        for failure in _count(f"{change.path}.{name}", found, limit, what)
+    ]
+
+
+_LEVELS_AROUND: Final = 3  # of a value: its change, the list of changes, the batch
+
+
+def _values_fit(request: WriteRequest, bounds: Bounds) -> bool:
+    """Whether the whole batch is so small and flat that none of its values can be beyond a limit."""
+    if request.levels is None or len(request.canonical) > bounds.value_bytes_max:
+        return False
+    return request.levels - _LEVELS_AROUND <= bounds.depth_max
 
 
 def _value_failures(value: Any, path: str, bounds: Bounds) -> Iterator[Detail]:
     """A value that is too long for its text alone is fine: its text moves to the blob store."""
+    depth = _depth(value)
+    if depth > bounds.depth_max:
+        yield from _count(path, depth, bounds.depth_max, "levels of nesting")
+        return
     size = len(canonical(value, path))
     if size <= bounds.value_bytes_max:
         return
@@ -124,6 +141,8 @@ def check_includes(request: WriteRequest) -> list[Detail]:
 
     Only an alias can name a revision that does not exist yet, so the request alone tells.
     """
+    if all(change.alias is None for change in request.changes):
+        return []
     by_alias = {change.alias: change.path for change in request.changes if change.alias is not None}
     edges = {
         change.path: [by_alias[name] for name in _included(change) if name in by_alias] for change in request.changes

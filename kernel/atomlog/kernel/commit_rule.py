@@ -98,8 +98,19 @@ def fold(state: CommitState, record: Record | Malformed, genesis: Genesis, posit
     if chain != record.chain:
         message = f"position {position}: the chain is {record.chain.hex()}, this history gives {chain.hex()}"
         return Stop(fail("LOG_DIVERGED", message))
-    after = replace(state, next_seq=state.next_seq + 1, chain=chain)
+    after = after_record(state, chain)
     return _upgraded(after, record, position) if record.kind == "Upgrade" else Effective(after)
+
+
+def after_record(state: CommitState, chain: bytes) -> CommitState:
+    """The state after a record that counts and is no Claim."""
+    return CommitState(
+        term=state.term,
+        owner=state.owner,
+        next_seq=state.next_seq + 1,
+        chain=chain,
+        feature_level=state.feature_level,
+    )
 
 
 def _stranger(state: CommitState, record: Record | Malformed) -> VoidReason:

@@ -12,7 +12,8 @@ from typing import Any, Final
 from atomlog.kernel import model
 from atomlog.kernel.build import Builder, KeyMissing
 from atomlog.kernel.decide import decide
-from atomlog.kernel.heads import PENDING, Accepted, HeadView, stage_pending
+from atomlog.kernel.effects import PENDING
+from atomlog.kernel.heads import Accepted, HeadView
 from atomlog.kernel.inflight import Appended, Ask, Group, Unread
 from atomlog.kernel.keys import KeyAllocator
 from atomlog.kernel.plan import Duplicate, Plan, Refused
@@ -68,7 +69,11 @@ class Committer:
         self._open = False
         self._appending: asyncio.Task[None] | None = None
         self._builder = Builder(
-            ring=world.ring, allocator=allocator, randomness=world.randomness, bounds=world.rules.bounds
+            partition=partition,
+            ring=world.ring,
+            allocator=allocator,
+            randomness=world.randomness,
+            bounds=world.rules.bounds,
         )
 
     def put(self, ask: Ask) -> None:
@@ -133,7 +138,7 @@ class Committer:
         appended = group.writes.pop(record.record.seq, None)
         if appended is not None:
             request = appended.ask.prepared.request
-            appended.ask.accept(write_result(request, self._partition, appended.batch, record))
+            appended.ask.accept(write_result(request, self._partition, appended.effects.batch, record))
         group.left -= 1
         if group.left == 0:
             self._unread.drop(group)
@@ -211,8 +216,8 @@ class Committer:
             return
         record = self.add_record(group, "Batch", built.value)
         group.blobs += [(ask, blob) for blob in built.blobs]
-        group.writes[record.seq] = Appended(ask, built.batch)
-        stage_pending(self._view, group.layer, self._partition, built.batch)
+        group.writes[record.seq] = Appended(ask, built.effects, built.value)
+        built.effects.stage_pending(group.layer)
         self._term.last_us = recorded_at_us
 
     def _duplicate(self, ask: Ask, accepted: Accepted) -> None:

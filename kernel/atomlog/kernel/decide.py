@@ -160,4 +160,5 @@ def _planned(case: Case, references: References, kinds: Sequence[str], index: in
         provenance_kind=kinds[index],
         provenance=_RETIRED_KIND if isinstance(change, model.Retire) else change.provenance,
         vectors=() if isinstance(change, model.Retire) else change.vectors,
+        former=() if clear is None else clear.slots,
     )

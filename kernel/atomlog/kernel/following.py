@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from atomlog.kernel.effects import BatchEffects
 from atomlog.kernel.errors import AtomlogError, FatalError, fail
 from atomlog.kernel.heads import HeadView
 from atomlog.kernel.tail import Checkpoint, EffectiveRecord, Tail
@@ -15,14 +16,24 @@ RETRY_S: Final = 0.1  # until the next try, when the log or the heads do not ans
 
 
 class Following:
-    """Follows one partition. `settled` reads the heads that it applies to; `tell` is given each effective record."""
+    """Follows one partition. `settled` reads the heads that it applies to; `tell` is given each effective record.
+
+    `known` has the effects of a record that this owner wrote and that was read back as it was written.
+    """
 
     def __init__(
-        self, world: World, partition: int, settled: HeadView, tell: Callable[[EffectiveRecord], None]
+        self,
+        world: World,
+        partition: int,
+        settled: HeadView,
+        *,
+        known: Callable[[EffectiveRecord], BatchEffects | None],
+        tell: Callable[[EffectiveRecord], None],
     ) -> None:
         self._world = world
         self._partition = partition
         self._settled = settled
+        self._known = known
         self._tell = tell
         self._tail = Tail(world.log, world.genesis[partition])
         self._moved = asyncio.Event()  # set, and replaced, each time the tail moves
@@ -107,7 +118,7 @@ class Following:
             if tail.checkpoint.position == before.position:
                 return
             self._apply_failures += 1
-            self._world.heads.apply(self._partition, records, tail.checkpoint, tail.voids)
+            self._world.heads.apply(self._partition, records, tail.checkpoint, tail.voids, self._known)
             self._apply_failures = 0
         except BaseException:
             tail.checkpoint, tail.voids = before, voids  # nothing of it is in the heads: read it again

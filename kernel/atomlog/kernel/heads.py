@@ -19,20 +19,20 @@ p                                                    `Place`: checkpoint, last t
 Texts inside keys and values have a one-byte length before them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from atomlog.kernel import jsontext
+from atomlog.kernel.effects import BatchEffects, decoded_effects, range_key, sized
 from atomlog.kernel.errors import fail
 from atomlog.kernel.ids import format_id
-from atomlog.kernel.kv import prefix_end, u16, u32, u64
+from atomlog.kernel.kv import prefix_end, u16
 from atomlog.kernel.ports import Kv
 from atomlog.kernel.tail import START, Checkpoint, EffectiveRecord
-from atomlog.schemas.batch import Batch
-from atomlog.schemas.revision import Clear, decode_clear
+from atomlog.schemas.revision import REVISION, Clear, decode_clear
+from atomlog.schemas.varint import WireError
 
-PENDING: Final = 2**63  # position of what is appended and not read back: after everything that was read
 BITMAP_BYTES: Final = 32
 
 
@@ -126,11 +126,11 @@ class HeadView:
 
     def range_changed(self, partition: int, space: str, role: str, target: bytes) -> int:
         """Last position at which (role, target) changed in a space, −1 when never."""
-        return _position(self.get(_range_key(partition, space, role, target)))
+        return _position(self.get(range_key(u16(partition), sized(space), role, target)))
 
     def scope_changed(self, partition: int, space: str, schema: str) -> int:
         """Last position at which an atom of the schema was created or changed in a space, −1 when never."""
-        return _position(self.get(_scope_key(partition, space, schema)))
+        return _position(self.get(b"".join((b"s", u16(partition), sized(space), sized(schema)))))
 
     def digest_key(self, partition: int, space: str) -> bytes | None:
         return self.get(b"d" + u16(partition) + space.encode())
@@ -163,9 +163,14 @@ class Heads:
         self._partitions = partitions
 
     def apply(
-        self, partition: int, records: Sequence[EffectiveRecord], after: Checkpoint, voids: Mapping[str, int]
+        self,
+        partition: int,
+        records: Sequence[EffectiveRecord],
+        after: Checkpoint,
+        voids: Mapping[str, int],
+        known: Callable[[EffectiveRecord], BatchEffects | None] = lambda record: None,
     ) -> None:
-        """Effects of all records and the checkpoint in one batch.
+        """Effects of all records and the checkpoint in one batch. `known`: the effects of an own record, if still had.
 
         Raises CORRUPT, with nothing written, when a record breaks what its owner had to keep: the head state
         never skips a record.
@@ -174,16 +179,10 @@ class Heads:
         reader = HeadView(self.kv, self._partitions)
         reader.layers = [changes]
         place = replace(reader.place(partition), checkpoint=after, voids=dict(voids))
+        batches: list[tuple[EffectiveRecord, BatchEffects]] = []
         for record in records:
             if record.kind == "Batch":
-                batch = record.batch()
-                _stage_batch(reader, changes, partition, batch, record)
-                place = replace(
-                    place,
-                    recorded_at_us=batch.recorded_at_us,
-                    batches=place.batches + 1,
-                    revisions=place.revisions + len(batch.revisions),
-                )
+                batches.append((record, known(record) or _decoded(partition, record)))
             elif record.kind == "Claim":
                 claim = record.datum()
                 shown = {name: claim[name] for name in ("endpoint", "node", "pid")}
@@ -192,44 +191,49 @@ class Heads:
                 for page in record.datum()["pages"]:
                     key = b"x" + u16(partition) + page["page"]
                     changes[key] = _union(reader.get(key), page["bitmap"])
+        if batches:
+            self._stage(partition, batches, changes)
+            place = replace(
+                place,
+                recorded_at_us=batches[-1][1].batch.recorded_at_us,
+                batches=place.batches + len(batches),
+                revisions=place.revisions + sum(len(effects.revisions) for _, effects in batches),
+            )
         counted = {name: getattr(place, name) for name in ("recorded_at_us", "batches", "revisions", "voids", "claim")}
         changes[b"p" + u16(partition)] = after.to_bytes() + jsontext.dumps(counted)
         self.kv.write(list(changes.items()))
 
-
-def stage_pending(view: HeadView, layer: dict[bytes, bytes], partition: int, batch: Batch) -> None:
-    """Put a batch that is about to be appended into an overlay layer, at the position PENDING."""
-    _stage_batch(view, layer, partition, batch, None)
-
-
-def _stage_batch(
-    view: HeadView, changes: dict[bytes, bytes], partition: int, batch: Batch, record: EffectiveRecord | None
-) -> None:
-    """The effects of one batch. `view` must already read through `changes`."""
-    tag = u16(partition)
-    position = PENDING if record is None else record.position
-    term, chain = (0, bytes(16)) if record is None else (record.record.term, record.chain)
-    at = u64(position)
-    space = _sized(batch.space)
-    for index, revision in enumerate(batch.revisions):
-        clear, end = decode_clear(revision)
-        former = view.head(partition, clear.atom_id)
-        _check_previous(clear, former, position)
-        changes[b"h" + tag + clear.atom_id] = at + space + revision[:end]
-        changes[b"r" + tag + clear.revision_id] = at + u32(index) + clear.atom_id
-        for role, target in _touched_ranges(clear, former):
-            changes[_range_key(partition, batch.space, role, target)] = at
-        changes[_scope_key(partition, batch.space, clear.schema)] = at
-        if clear.key_id is not None:
-            _mark_used(view, changes, tag, clear.key_id)
-    changes[b"i" + tag + batch.request_key] = batch.request_digest + at + u64(term) + chain
-    changes[b"d" + tag + batch.space.encode()] = batch.digest_key_id
-    _mark_used(view, changes, tag, batch.digest_key_id)
+    def _stage(
+        self, partition: int, batches: Sequence[tuple[EffectiveRecord, BatchEffects]], changes: dict[bytes, bytes]
+    ) -> None:
+        """The effects of batches in order. The heads that they follow are read at once."""
+        keys = [one.head_key for _, effects in batches for one in effects.revisions]
+        stored = dict(zip(keys, self.kv.get_many(keys), strict=True))
+        used: dict[bytes, int] = {}
+        for record, effects in batches:
+            for one in effects.revisions:
+                former = changes.get(one.head_key) or stored[one.head_key]
+                _check_previous(one.clear, former, record.position)
+                if former is not None and not one.former_is_known:
+                    one.marks.extend(_ranges_of(partition, former))
+            effects.stage(changes, record.position, record.record.term, record.chain)
+            for key_id in effects.used_keys():
+                used[key_id[:8]] = used.get(key_id[:8], 0) | 1 << key_id[8]
+        tag = b"u" + u16(partition)
+        for page, bits in used.items():
+            changes[tag + page] = _union(self.kv.get(tag + page), bits.to_bytes(BITMAP_BYTES, "little"))
 
 
-def _check_previous(clear: Clear, former: Head | None, position: int) -> None:
+def _decoded(partition: int, record: EffectiveRecord) -> BatchEffects:
+    try:
+        return decoded_effects(partition, record.batch())
+    except WireError as error:
+        raise fail("CORRUPT", f"position {record.position}: {error}") from None
+
+
+def _check_previous(clear: Clear, former: bytes | None, position: int) -> None:
     """An effective revision follows the head, or its owner was wrong: never to be skipped."""
-    expected = None if former is None else former.clear.revision_id
+    expected = None if former is None else _head_revision(former)
     if clear.previous != expected:
         shown = "none" if expected is None else format_id(expected)
         raise fail(
@@ -239,41 +243,23 @@ def _check_previous(clear: Clear, former: Head | None, position: int) -> None:
         )
 
 
-def _touched_ranges(clear: Clear, former: Head | None) -> set[tuple[str, bytes]]:
-    """Ranges whose answer may change: the slots of a revision and of the one before it."""
-    touched = {(slot.role, slot.target) for slot in clear.slots}
-    if former is not None:
-        touched |= {(slot.role, slot.target) for slot in former.clear.slots}
-    return touched
+def _head_revision(head: bytes) -> bytes:
+    """The revision id of a stored head, without decoding it: after position, space and atom."""
+    at = 9 + head[8] + REVISION.start
+    return head[at : at + 16]
 
 
-def _mark_used(view: HeadView, changes: dict[bytes, bytes], tag: bytes, key_id: bytes) -> None:
-    key = b"u" + tag + key_id[:8]
-    changes[key] = _union(view.get(key), bit(key_id[8]))
-
-
-def bit(index: int) -> bytes:
-    """A 256-bit map with one bit: bit i of byte i // 8, least significant first."""
-    return (1 << index).to_bytes(BITMAP_BYTES, "little")
+def _ranges_of(partition: int, head: bytes) -> list[bytes]:
+    """Ranges that the slots of a stored head stand in: their answer changes when another revision takes its place."""
+    at = 9 + head[8]
+    clear, _ = decode_clear(head[at:])
+    return [range_key(u16(partition), head[8:at], slot.role, slot.target) for slot in clear.slots]
 
 
 def _union(left: bytes | None, right: bytes) -> bytes:
     if left is None:
         return right
     return (int.from_bytes(left, "little") | int.from_bytes(right, "little")).to_bytes(BITMAP_BYTES, "little")
-
-
-def _range_key(partition: int, space: str, role: str, target: bytes) -> bytes:
-    return b"v" + u16(partition) + _sized(space) + _sized(role) + target
-
-
-def _scope_key(partition: int, space: str, schema: str) -> bytes:
-    return b"s" + u16(partition) + _sized(space) + _sized(schema)
-
-
-def _sized(text: str) -> bytes:
-    raw = text.encode()
-    return bytes((len(raw),)) + raw
 
 
 def _text(raw: bytes, at: int) -> tuple[str, int]:

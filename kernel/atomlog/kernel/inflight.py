@@ -2,14 +2,15 @@
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from atomlog.kernel import model
+from atomlog.kernel.effects import BatchEffects
 from atomlog.kernel.errors import fail
 from atomlog.kernel.heads import HeadView
 from atomlog.kernel.plan import Prepared
-from atomlog.schemas.batch import Batch
+from atomlog.kernel.tail import EffectiveRecord
 from atomlog.schemas.record import Record
 
 RETRY_MS: Final = 100
@@ -28,9 +29,12 @@ class Ask:
     joined: list["Ask"] = field(default_factory=list)  # the same request, arrived while this one is on its way
 
     def accept(self, result: model.WriteResult) -> None:
-        for ask, replayed in ((self, result.replayed), *((ask, True) for ask in self.joined)):
-            answer = model.WriteResult(results=result.results, receipt=result.receipt, replayed=replayed)
-            ask._set(model.Outcome(state="accepted", result=answer) if ask.question else answer)
+        self._accept(result)
+        for ask in self.joined:
+            ask._accept(replace(result, replayed=True))
+
+    def _accept(self, result: model.WriteResult) -> None:
+        self._set(model.Outcome(state="accepted", result=result) if self.question else result)
 
     def refuse(self, error: Exception) -> None:
         """The error to who writes; to who only asks, that nothing is known."""
@@ -92,10 +96,11 @@ class InHand:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """A batch of a group and the ask it answers."""
+    """A batch of a group, as its record's value too, and the ask it answers."""
 
     ask: Ask
-    batch: Batch
+    effects: BatchEffects
+    value: bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -159,11 +164,17 @@ class Unread:
                 return group
         return None
 
+    def effects(self, record: EffectiveRecord) -> BatchEffects | None:
+        """The effects of an own batch that was read back as it was written, to the byte; else None."""
+        group = self.find(record.record.seq, record.record.term)
+        appended = None if group is None else group.writes.get(record.record.seq)
+        return appended.effects if appended is not None and appended.value == record.record.value else None
+
     def writing(self, request_key: bytes) -> Ask | None:
         """The ask whose batch with this request key is on its way."""
         for group in self._groups:
             for appended in group.writes.values():
-                if appended.batch.request_key == request_key:
+                if appended.effects.batch.request_key == request_key:
                     return appended.ask
         return None
 
@@ -171,7 +182,7 @@ class Unread:
         """The bytes of a revision that is on its way."""
         for group in self._groups:
             for appended in group.writes.values():
-                for data in appended.batch.revisions:
+                for data in appended.effects.batch.revisions:
                     if data[16:32] == revision:
                         return data
         return None

@@ -13,11 +13,12 @@ from typing import Any, Final
 
 import orjson
 
-from atomlog.kernel.bounds import INTEGER_MAX, REQUEST_BYTES_MAX, REQUEST_DEPTH_MAX
+from atomlog.kernel.bounds import INTEGER_MAX, REQUEST_BYTES_MAX, REQUEST_DEPTH_MAX, REQUEST_VALUES_MAX
 from atomlog.kernel.errors import AtomlogError, Detail
 from atomlog.kernel.findings import ROOT, detail, member_path, one_error
 from atomlog.kernel.ids import invalid, shown
 
+_CHARACTER_BYTES_MAX: Final = 4
 _DIGITS_MAX: Final = 400  # of a number's text; a longer one is no double
 
 
@@ -60,6 +61,11 @@ def dumps(value: Any) -> bytes:
     return orjson.dumps(value)
 
 
+def fragment(raw: bytes) -> Any:
+    """JSON that is written already, to stand inside a value for `dumps`."""
+    return orjson.Fragment(raw)
+
+
 def check_json(value: Any, path: str, *, depth_max: int) -> None:
     """Refuse what canonical JSON cannot hold: INVALID_INPUT or, nested too deep, BOUND_EXCEEDED; names every part."""
     _checked(value, path, depth_max)
@@ -73,6 +79,65 @@ def canonical(value: Any, path: str = "value", *, depth_max: int = REQUEST_DEPTH
     if traits & _RENDERED:
         return _render(value).encode()
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+def simple_copy(value: Any) -> tuple[Any, int] | None:
+    """A copy of a value that is simple JSON through and through, and how many levels it has. None for any other.
+
+    Simple: dict, list, str, int, bool, None and floats of those very types, and no number whose canonical form is
+    another than the fast writer's. Within the absolute caps of a request, so that copying it is bounded.
+    """
+    tally = _Tally()
+    try:
+        levels = tally.levels_of(value, REQUEST_DEPTH_MAX)
+        return orjson.loads(orjson.dumps(value)), levels
+    except (_Flawed, orjson.JSONEncodeError):
+        return None
+
+
+def simple_json(value: Any) -> bytes:
+    """Canonical JSON of what `simple_copy` gave, or of a part of it."""
+    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+
+
+class _Tally:
+    """What a value has of values and characters so far; _Flawed when it has too many, or is not simple."""
+
+    def __init__(self) -> None:
+        self._values = 0
+        self._characters = 0
+
+    def levels_of(self, container: Any, levels_max: int) -> int:
+        self._values += len(container)
+        if levels_max <= 0 or self._values > REQUEST_VALUES_MAX:
+            raise _Flawed
+        deepest = characters = 0
+        items = container
+        if type(container) is dict:
+            items = container.values()
+            for key in container:
+                if type(key) is not str:
+                    raise _Flawed
+                characters += len(key)
+        for item in items:
+            kind = type(item)
+            if kind is str:
+                characters += len(item)
+            elif kind is dict or kind is list:
+                deepest = max(deepest, self.levels_of(item, levels_max - 1))
+            elif item is not None and kind is not bool and not _is_simple_number(item, kind):
+                raise _Flawed
+        self._characters += characters
+        if self._characters > REQUEST_BYTES_MAX // _CHARACTER_BYTES_MAX:
+            raise _Flawed
+        return deepest + 1
+
+
+def _is_simple_number(value: float, kind: type) -> bool:
+    if kind is int:
+        return -INTEGER_MAX <= value <= INTEGER_MAX
+    size = abs(float(value)) if kind is float else 0.0
+    return 1e-5 <= size < 1e16 and not size.is_integer()
 
 
 def flaws(value: Any, path: str, *, depth_max: int) -> Iterator[Detail]:

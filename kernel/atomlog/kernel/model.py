@@ -5,7 +5,7 @@ What stands in the log is in `atomlog.schemas.revision`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from atomlog.kernel.ids import format_id
@@ -162,13 +162,17 @@ Precondition = HeadIs | Absent | HeadUnchanged | RangeUnchanged | ScopeUnchanged
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRequest:
-    """One parsed batch. `canonical` is the canonical JSON of {changes, preconditions, session} as sent."""
+    """One parsed batch. `canonical` is the canonical JSON of {changes, preconditions, session} as sent.
+
+    `levels`: how deep the whole batch is nested if it is simple JSON (`jsontext.simple_copy`), else None.
+    """
 
     space: str
     idempotency_key: str
     changes: tuple[Change, ...]
     preconditions: tuple[Precondition, ...]
     canonical: bytes
+    levels: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from atomlog.kernel.inflight import RETRY_MS, Ask, InHand, Scope, Unread
 from atomlog.kernel.keys import KeyAllocator
 from atomlog.kernel.plan import Prepared, Refused
 from atomlog.kernel.prepare import DigestKeys, Preparer
-from atomlog.kernel.results import Stored
+from atomlog.kernel.results import Digests, Stored
 from atomlog.kernel.tail import EffectiveRecord
 from atomlog.kernel.world import Term, World
 
@@ -50,7 +50,7 @@ class Owner:
         self._stored = Stored(self._settled, partition, world.log, world.ring)
         allocator = self._allocator = KeyAllocator(world.ring, partition)
         self._digest_keys = DigestKeys(view, partition, allocator)
-        self._following = Following(world, partition, self._settled, self._on_record)
+        self._following = Following(world, partition, self._settled, known=self._unread.effects, tell=self._on_record)
         term = Term()
         self._committer = Committer(
             world,
@@ -120,8 +120,9 @@ class Owner:
         self._check_running()
         try:
             async with asyncio.timeout(self._world.timeout_s):
-                known = await self._stored.find(request, principal)
-                return known or await self._write(request, principal)
+                digests = await self._stored.digests(request, principal)
+                known = await self._stored.find(request, digests)
+                return known or await self._write(request, principal, digests)
         except TimeoutError:
             raise self._in_doubt("there was no answer in time") from None
         except OSError as error:
@@ -174,13 +175,13 @@ class Owner:
 
     # -- one write, one question
 
-    async def _write(self, request: model.WriteRequest, principal: str) -> model.WriteResult:
+    async def _write(self, request: model.WriteRequest, principal: str, digests: Digests | None) -> model.WriteResult:
         self._world.admit()
         scope = (request.space, principal, request.idempotency_key)
         answer = self._in_hand.take_in(scope, len(request.canonical))
         try:
             await self._refuse_unclaimed(request, principal)
-            self._committer.put(Ask(prepared=await self._prepare(request, principal), answer=answer))
+            self._committer.put(Ask(prepared=await self._prepare(request, principal, digests), answer=answer))
         except BaseException:
             answer.cancel()
             raise
@@ -205,7 +206,8 @@ class Owner:
             await asyncio.wait(running)
         if self._phase == "standby" and self._log.exclusive:
             await self._settle_own()
-        known = await self._stored.find(question, principal, same=False)
+        digests = await self._stored.digests(question, principal)
+        known = await self._stored.find(question, digests, same=False)
         if known is not None:
             return model.Outcome(state="accepted", result=known)
         if self._phase not in ("standby", "owner") or self._in_hand.of(scope):
@@ -230,14 +232,14 @@ class Owner:
         end = await self._log.end(self._partition)
         await self._following.until(lambda: self.applied >= end)
 
-    async def _prepare(self, request: model.WriteRequest, principal: str) -> Prepared:
+    async def _prepare(self, request: model.WriteRequest, principal: str, digests: Digests | None = None) -> Prepared:
         """Returns as the owner: what is queued then is committed, or answered when the partition is lost."""
         await self._own()
         while (digest_key := self._digest_keys.find(request.space)) is None:
             await self._allocator.reserve(1)
             await self._own()  # the term may have ended meanwhile, and the keys that were made for it
             self._digest_keys.draw(request.space)
-        prepared = await self._preparer.prepare(request, principal, digest_key)
+        prepared = await self._preparer.prepare(request, principal, digest_key, digests)
         await self._own()
         return prepared
 

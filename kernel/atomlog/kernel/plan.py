@@ -55,7 +55,10 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRevision:
-    """A revision that may be written; only times, keys and bytes are missing. `key_id` None = a new key."""
+    """A revision that may be written; only times, keys and bytes are missing.
+
+    `key_id` None = a new key. `former` are the slots of the revision before it.
+    """
 
     atom_id: bytes
     revision_id: bytes
@@ -72,6 +75,7 @@ class PlannedRevision:
     provenance_kind: str
     provenance: model.ProvenanceRequest
     vectors: tuple[tuple[str, tuple[float, ...]], ...]
+    former: tuple[Slot, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

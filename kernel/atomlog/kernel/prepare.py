@@ -16,8 +16,7 @@ from atomlog.kernel.ids import uuid7
 from atomlog.kernel.keys import KeyAllocator, KeyRing
 from atomlog.kernel.plan import Assigned, Prepared
 from atomlog.kernel.ports import Clock, Log, Randomness, Receipts
-from atomlog.kernel.results import read_effective
-from atomlog.kernel.sealing import request_digest, request_key
+from atomlog.kernel.results import Digests, digests_of, read_effective
 from atomlog.schemas.revision import ZERO_KEY, Inputs
 
 GATHERED_CODES: Final = ("RECEIPT_EXPIRED", "NOT_FOUND", "KEY_UNAVAILABLE", "PURGED", "INVALID_INPUT")
@@ -72,12 +71,23 @@ class Preparer:
     randomness: Randomness
     unread: Callable[[bytes], bytes | None]
 
-    async def prepare(self, request: model.WriteRequest, principal: str, digest_key_id: bytes | None) -> Prepared:
+    async def prepare(
+        self,
+        request: model.WriteRequest,
+        principal: str,
+        digest_key_id: bytes | None,
+        digests: Digests | None = None,
+    ) -> Prepared:
         """Every fact about the request; what could not be resolved is in `failures`, for the decision to report.
 
-        `digest_key_id` None: the space has none yet, so that no request of it was ever accepted.
+        `digest_key_id` None: the space has none yet, so that no request of it was ever accepted. `digests` are those of
+        the request if they were made before; under another key they are made anew.
         """
-        key = NO_KEY if digest_key_id is None else await self.ring.key(digest_key_id)
+        if digest_key_id is None:
+            digests = digests_of(request, principal, ZERO_KEY, NO_KEY)
+        elif digests is None or digests.key_id != digest_key_id:
+            key = self.ring.key_now(digest_key_id) or await self.ring.key(digest_key_id)
+            digests = digests_of(request, principal, digest_key_id, key)
         failures: list[Detail] = []
         handles = await self._handles(request, failures)
         texts = await self._texts(request, failures)
@@ -86,10 +96,10 @@ class Preparer:
         return Prepared(
             request=request,
             principal=principal,
-            request_key=request_key(key, principal, request.idempotency_key),
-            request_digest=request_digest(key, request.canonical),
-            digest_key_id=digest_key_id or ZERO_KEY,
-            assigned=tuple(Assigned(atom=self._new_id(), revision=self._new_id()) for _ in request.changes),
+            request_key=digests.request_key,
+            request_digest=digests.request_digest,
+            digest_key_id=digests.key_id,
+            assigned=tuple([Assigned(atom=self._new_id(), revision=self._new_id()) for _ in request.changes]),
             texts=texts,
             inputs=inputs,
             handles=handles,
@@ -181,9 +191,10 @@ def _handles_of(request: model.WriteRequest) -> list[tuple[str, model.Handle]]:
             found.append((f"{change.path}.atom", change.atom))
         if isinstance(change, model.Retire):
             continue
-        if not isinstance(change.slots, model.Keep):
+        if change.slots and not isinstance(change.slots, model.Keep):
             found += [(f"{change.path}.slots[{n}].target", slot.target) for n, slot in enumerate(change.slots)]
-        found += [(f"{change.path}.origins[{n}].source", origin.source) for n, origin in enumerate(change.origins)]
+        if change.origins:
+            found += [(f"{change.path}.origins[{n}].source", one.source) for n, one in enumerate(change.origins)]
     for guard in request.preconditions:
         if isinstance(guard, model.RangeUnchanged):
             found.append((f"{guard.path}.target", guard.target))

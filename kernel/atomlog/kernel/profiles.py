@@ -6,6 +6,7 @@ says alone.
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from atomlog.kernel.errors import Detail
@@ -17,6 +18,7 @@ MARK_SOURCE: Final = "mark-source"
 RIGHTS: Final = frozenset({"read", "write", MARK_SOURCE, "purge", "admin"})
 
 MEMBERS_A_MANIFEST: Final = 64
+_ANSWERS_MAX: Final = 1_024  # of one process: schemas in use times kinds asked for
 # They say how a statement is meant, not what it relates.
 QUALIFIERS: Final = frozenset({"condition", "negated", "speaker", "about_time", "context"})
 
@@ -105,7 +107,7 @@ def check_profile(case: ProfileCase, *, rights: Container[str], strict: bool) ->
 
     A schema without a profile has only the rules of its provenance, unless `strict`.
     """
-    kind, refusal = _provenance(case.schema, case.kind, rights)
+    kind, refusal = _provenance(case.schema, case.kind, MARK_SOURCE in rights)
     profile = PROFILES.get(case.schema)
     found = [] if refusal is None else [(".provenance.kind", refusal)]
     if profile is not None:
@@ -118,17 +120,18 @@ def check_profile(case: ProfileCase, *, rights: Container[str], strict: bool) ->
 
 def resolve_provenance(schema: str, requested: str | None, rights: Container[str]) -> str:
     """The kind of provenance of an atom of this schema; INVALID_INPUT naming the right kind for one that is not."""
-    kind, refusal = _provenance(schema, requested, rights)
+    kind, refusal = _provenance(schema, requested, MARK_SOURCE in rights)
     if refusal is not None:
         raise invalid("provenance.kind", refusal)
     return kind
 
 
-def _provenance(schema: str, requested: str | None, rights: Container[str]) -> tuple[str, str | None]:
+@lru_cache(maxsize=_ANSWERS_MAX)
+def _provenance(schema: str, requested: str | None, may_mark: bool) -> tuple[str, str | None]:
     """(kind, None), or (the kind that is right, why the requested one is not)."""
     profile = PROFILES.get(schema)
     kinds = KINDS if profile is None else profile.kinds
-    allowed = [kind for kind in kinds if kind not in ("source", "imported") or MARK_SOURCE in rights]
+    allowed = [kind for kind in kinds if kind not in ("source", "imported") or may_mark]
     default = profile.kind if profile is not None and profile.kind in allowed else None
     right = default or next((kind for kind in ("source", "generated") if kind in allowed), "generated")
     wanted = requested or (profile.kind if profile is not None else None) or right

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeVar
 
 from atomlog.kernel.bounds import INTEGER_MAX, ORDER_KEY_BYTES_MAX, PROVENANCE_TEXT_BYTES_MAX
-from atomlog.kernel.findings import REFUSED, Findings, member_path, suggestion
+from atomlog.kernel.findings import REFUSED, ROOT, Findings, member_path, suggestion
 from atomlog.kernel.ids import invalid, parse_id, parse_name, shown
 from atomlog.kernel.model import Alias, AtomRef, OriginRequest, ProvenanceRequest, RevisionRef, SlotRequest
 from atomlog.kernel.profiles import KINDS
@@ -31,6 +31,7 @@ _SLOT_HINTS: Final[Mapping[str, str]] = {
 # What stands for a reference that could not be read.
 _NO_ATOM: Final[AtomRef] = ZERO16
 _NO_REVISION: Final[RevisionRef] = ZERO16
+_NO_PROVENANCE: Final = ProvenanceRequest()
 _MODES: Final = ("refer", "include")
 
 Vectors = tuple[tuple[str, tuple[float, ...]], ...]
@@ -49,10 +50,11 @@ class PartReader:
 
     def need(self, parse: Callable[[Any, str], T], fields: Mapping[str, Any], name: str, path: str, instead: T) -> T:
         """A field that must be there and not null."""
-        if fields.get(name) is None:
+        raw = fields.get(name)
+        if raw is None:
             self.findings.add(member_path(path, name), "is missing")
             return instead
-        return self.take(parse, fields[name], member_path(path, name), instead)
+        return self.take(parse, raw, name if path == ROOT else f"{path}.{name}", instead)
 
     def option(self, parse: Callable[[Any, str], T], fields: Mapping[str, Any], name: str, path: str, instead: T) -> T:
         """A field that may be absent or null, which both mean `instead`."""
@@ -94,7 +96,8 @@ class PartReader:
 
     def value(self, raw: Any, path: str) -> Any:
         """Any JSON; the one word that is the store's own is refused."""
-        self.take(refuse_blob, raw, path, None)
+        if type(raw) is dict:
+            self.take(refuse_blob, raw, path, None)
         return raw
 
     def atom(self, fields: Mapping[str, Any], name: str, path: str) -> AtomRef:
@@ -104,6 +107,8 @@ class PartReader:
         return self.need(parse, fields, name, path, _NO_ATOM)
 
     def slots(self, raw: Any, path: str) -> tuple[SlotRequest, ...]:
+        if raw is None:
+            return ()
         return tuple(self._slot(slot, f"{path}[{n}]") for n, slot in enumerate(self.list(raw, path)))
 
     def _slot(self, raw: Any, path: str) -> SlotRequest:
@@ -156,6 +161,8 @@ class PartReader:
         return ValidTime(from_us=start, to_us=stop)
 
     def origins(self, raw: Any, path: str) -> tuple[OriginRequest, ...]:
+        if raw is None:
+            return ()
         return tuple(self._origin(origin, f"{path}[{n}]") for n, origin in enumerate(self.list(raw, path)))
 
     def _origin(self, raw: Any, path: str) -> OriginRequest:
@@ -173,7 +180,7 @@ class PartReader:
 
     def provenance(self, raw: Any, path: str) -> ProvenanceRequest:
         if raw is None:
-            return ProvenanceRequest()
+            return _NO_PROVENANCE
         fields = self.object(raw, path, _PROVENANCE_FIELDS)
         receipts = self.list(fields.get("receipts"), f"{path}.receipts")
         return ProvenanceRequest(

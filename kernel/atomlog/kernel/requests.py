@@ -10,7 +10,7 @@ from typing import Any, Final
 from atomlog.kernel.batch_rules import check_spaces, check_whole
 from atomlog.kernel.findings import ROOT, Findings
 from atomlog.kernel.ids import invalid, parse_id, parse_key, parse_name, shown
-from atomlog.kernel.jsontext import canonical, parse_json
+from atomlog.kernel.jsontext import canonical, parse_json, simple_copy, simple_json
 from atomlog.kernel.model import (
     KEEP,
     Absent,
@@ -71,7 +71,8 @@ def parse_write(raw: Mapping[str, Any] | Batch | WriteRequest) -> WriteRequest:
         return raw
     # 1. Plain JSON within absolute caps.
     findings = Findings()
-    batch = plain_copy(raw, findings)
+    copied = simple_copy(raw) if type(raw) is dict else None
+    batch, levels = copied or (plain_copy(raw, findings), None)
     if not isinstance(batch, dict):
         raise invalid(ROOT, f"{shown(raw)} is no batch; write an object with {', '.join(_BATCH_FIELDS)}")
     # 2. Every part by itself. Aliases first: a change may name a later one.
@@ -89,12 +90,14 @@ def parse_write(raw: Mapping[str, Any] | Batch | WriteRequest) -> WriteRequest:
     if findings.details:
         raise findings.error()
     check_spaces(batch, space)
+    digested = {name: batch.get(name) for name in ("changes", "preconditions", "session")}
     return WriteRequest(
         space=space,
         idempotency_key=key,
         changes=tuple(change for change in changes if change is not None),
         preconditions=tuple(guards),
-        canonical=canonical({name: batch.get(name) for name in ("changes", "preconditions", "session")}, ROOT),
+        canonical=canonical(digested, ROOT) if levels is None else simple_json(digested),
+        levels=levels,
     )
 
 

@@ -1,5 +1,7 @@
 """The result of an accepted write, from its batch as it stands in the log."""
 
+from typing import NamedTuple
+
 from atomlog.kernel import model
 from atomlog.kernel.decide import mismatch
 from atomlog.kernel.errors import fail
@@ -37,6 +39,18 @@ async def read_effective(log: Log, partition: int, position: int) -> EffectiveRe
     return EffectiveRecord(position=position, record=record, chain=record.chain)
 
 
+class Digests(NamedTuple):
+    """What a request is recognised by: its name and its content, under the digest key of its space."""
+
+    key_id: bytes
+    request_key: bytes
+    request_digest: bytes
+
+
+def digests_of(request: model.WriteRequest, principal: str, key_id: bytes, key: bytes) -> Digests:
+    return Digests(key_id, request_key(key, principal, request.idempotency_key), request_digest(key, request.canonical))
+
+
 class Stored:
     """Results of requests that were accepted before, as the heads say and the log holds them."""
 
@@ -46,19 +60,25 @@ class Stored:
         self._log = log
         self._ring = ring
 
-    async def find(self, request: model.WriteRequest, principal: str, *, same: bool = True) -> model.WriteResult | None:
+    async def digests(self, request: model.WriteRequest, principal: str) -> Digests | None:
+        """The digests of a request; None when its space has no digest key, so that nothing of it was accepted."""
+        key_id = self._settled.digest_key(self._partition, request.space)
+        if key_id is None:
+            return None
+        key = self._ring.key_now(key_id) or await self._ring.key(key_id)
+        return digests_of(request, principal, key_id, key)
+
+    async def find(
+        self, request: model.WriteRequest, digests: Digests | None, *, same: bool = True
+    ) -> model.WriteResult | None:
         """The result of a request among the records that are read back; takes nothing and changes nothing.
 
         IDEMPOTENCY_MISMATCH when the key came with another request, unless not `same`: then only the key counts.
         """
-        digest_key = self._settled.digest_key(self._partition, request.space)
-        if digest_key is None:
+        accepted = None if digests is None else self._settled.request(self._partition, digests.request_key)
+        if digests is None or accepted is None:
             return None
-        key = await self._ring.key(digest_key)
-        accepted = self._settled.request(self._partition, request_key(key, principal, request.idempotency_key))
-        if accepted is None:
-            return None
-        if same and accepted.digest != request_digest(key, request.canonical):
+        if same and accepted.digest != digests.request_digest:
             raise mismatch(request.idempotency_key)
         return await self._at(request, accepted.position)
 

@@ -1,10 +1,10 @@
 """What the owners of a process work with, and what one of them knows of its own term."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from atomlog.kernel.commit_rule import INITIAL, CommitState, Genesis
+from atomlog.kernel.commit_rule import INITIAL, CommitState, Genesis, after_record
 from atomlog.kernel.content import ContentOpener
 from atomlog.kernel.errors import fail
 from atomlog.kernel.heads import Heads
@@ -13,7 +13,7 @@ from atomlog.kernel.plan import Rules
 from atomlog.kernel.ports import BlobStore, Clock, Log, Randomness, Receipts, Workers
 from atomlog.kernel.settings import Settings
 from atomlog.schemas import codec
-from atomlog.schemas.record import RULE, ZERO16, Record, chain_after
+from atomlog.schemas.record import ZERO16, Record, next_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,18 +64,11 @@ class Term:
     def record(self, kind: str, value: bytes) -> Record:
         """The next record of the term; counts it."""
         state = self.state
-        record = Record(
-            rule=RULE,
-            kind=kind,
-            term=state.term,
-            owner=self.owner,
-            seq=state.next_seq,
-            schema=codec.current(kind).fingerprint,
-            chain=ZERO16,
-            value=value,
+        schema = codec.current(kind).fingerprint
+        record = next_record(
+            state.chain, kind=kind, term=state.term, owner=self.owner, seq=state.next_seq, schema=schema, value=value
         )
-        record = replace(record, chain=chain_after(state.chain, record))
-        self.state = replace(state, next_seq=state.next_seq + 1, chain=record.chain)
+        self.state = after_record(state, record.chain)
         return record
 
     def behind_ms(self, now_us: int, stop_ms: int) -> int:

@@ -98,8 +98,14 @@ def parse(pairs: Sequence[tuple[str, bytes]], value: bytes) -> Record | Malforme
 
 def pack(record: Record) -> bytes:
     """The packed form of a record."""
-    head, tail = _hashed_parts(record)
-    return b"".join((head, b"\x00\x10", record.chain, tail))
+    return b"".join((_hashed_head(record), b"\x00\x10", record.chain, _U32.pack(len(record.value)), record.value))
+
+
+def next_record(before: bytes, *, kind: str, term: int, owner: bytes, seq: int, schema: bytes, value: bytes) -> Record:
+    """A record of this rule version after the chain `before`; its own chain is computed."""
+    record = _built(RULE, kind, term, owner, seq, schema, ZERO16, value)
+    _put_chain(record, chain_after(before, record))  # nobody else has seen it yet
+    return record
 
 
 def unpack(buf: bytes, at: int) -> tuple[Record, int]:
@@ -180,27 +186,18 @@ def chain_after(chain: bytes, record: Record) -> bytes:
 
     `SHA-256(chain ‖ the six other headers and the value in packed form)[:16]`; positions are not hashed.
     """
-    head, tail = _hashed_parts(record)
-    return hashlib.sha256(b"".join((chain, head, tail))).digest()[:16]
+    digest = hashlib.sha256(b"".join((chain, _hashed_head(record), _U32.pack(len(record.value)))))
+    digest.update(record.value)
+    return digest.digest()[:16]
 
 
-def _hashed_parts(record: Record) -> tuple[bytes, bytes]:
-    """Packed headers without the chain, and packed value: what lies before and after the chain header."""
+# The six headers before and beside the chain with their lengths, in one call, by the kind's length.
+_HASHED: Final = tuple(struct.Struct(f">HHH{n}sHQH16sHQH8s") for n in range(KIND_BYTES_MAX + 1))
+
+
+def _hashed_head(record: Record) -> bytes:
+    """Packed headers without the chain. Headers of wrong sizes cannot come from `unpack`, nor into a log."""
     kind = record.kind.encode("ascii")
-    head = b"".join(
-        (
-            b"\x00\x02",
-            _U16.pack(record.rule),
-            _U16.pack(len(kind)),
-            kind,
-            b"\x00\x08",
-            _U64.pack(record.term),
-            b"\x00\x10",
-            record.owner,
-            b"\x00\x08",
-            _U64.pack(record.seq),
-            b"\x00\x08",
-            record.schema,
-        )
+    return _HASHED[len(kind)].pack(
+        2, record.rule, len(kind), kind, 8, record.term, 16, record.owner, 8, record.seq, 8, record.schema
     )
-    return head, _U32.pack(len(record.value)) + record.value
