@@ -136,3 +136,31 @@ def test_a_current_that_leads_nowhere_is_refused(database: Path, raw: bytes) -> 
 def test_without_current_there_is_no_new_database_over_what_is_left(database: Path) -> None:
     (database / "CURRENT").unlink()
     refused(database)
+
+
+@pytest.mark.parametrize("how", ["removed", "cut", "flipped"])
+def test_a_reader_beside_the_primary_refuses_a_table_that_it_cannot_open(database: Path, how: str) -> None:
+    table = max(database.glob("*.sst"))
+    raw = table.read_bytes()
+    changed = raw[:-1] if how == "cut" else raw[:-30] + bytes((raw[-30] ^ 1,)) + raw[-29:]
+    table.unlink() if how == "removed" else table.write_bytes(changed)
+    with pytest.raises(AtomlogError, match=table.name) as caught:
+        open_secondary(str(database), str(database.with_name("scratch")), block_cache_bytes=CACHE_BYTES)
+    assert caught.value.code == "CORRUPT"
+
+
+def test_a_reader_goes_over_to_the_tables_that_its_primary_makes_meanwhile(tmp_path: Path) -> None:
+    path = str(tmp_path / "db")
+    primary = open_primary(path, block_cache_bytes=CACHE_BYTES)
+    reader = open_secondary(path, str(tmp_path / "scratch"), block_cache_bytes=CACHE_BYTES)
+    for number in range(30):
+        primary.write([(b"%03d" % number, b"1"), (b"place", b"%d" % number)])
+        if number % 3 == 0:
+            primary._database.flush()
+        if number % 10 == 9:
+            primary._database.compact_range(None, None)
+        reader.catch_up()
+        assert reader.get(b"place") == b"%d" % number
+        assert sum(1 for _ in reader.scan(b"", b"a")) == number + 1
+    reader.close()
+    primary.close()

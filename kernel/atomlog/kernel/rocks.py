@@ -7,7 +7,7 @@ bit in it. Iterators of the binding end quietly on a corrupt block, so every sca
 import errno
 import os
 import threading
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -27,10 +27,11 @@ from rocksdict import (
 )
 
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.rocks_files import check_database
+from atomlog.kernel.rocks_files import Mark, check_database, damaged, mark_of, tables_of
 
 WRITE_BUFFER_BYTES: Final = 32 * 1024 * 1024
 MEMTABLE_BLOOM_SHARE: Final = 0.02  # of the write buffer
+_CHECK_TRIES: Final = 5
 WAL_BYTES_MAX: Final = 128 * 1024 * 1024
 _LACKING: Final = {
     "No space left": "free space on the disk",
@@ -43,10 +44,21 @@ _LACKING: Final = {
 class RocksKv:
     """One RocksDB. Close it before another process, or this one again, opens the directory as primary."""
 
-    def __init__(self, database: Rdict, path: str, *, writable: bool) -> None:
+    def __init__(
+        self,
+        database: Rdict,
+        path: str,
+        *,
+        writable: bool,
+        mark: Mark | None = None,
+        open_again: Callable[[], Rdict] | None = None,
+    ) -> None:
+        """`open_again` of a secondary; `mark` is MANIFEST's, from before it was opened."""
         self._database = database
         self._path = path
         self._writable = writable
+        self._mark = mark
+        self._open_again = open_again
         self._write_options = WriteOptions()
         self._scans: WeakSet[Generator[tuple[bytes, bytes], None, None]] = WeakSet()
         self._syncing = threading.Lock()  # closing waits for a sync in another thread: the binding would refuse
@@ -109,8 +121,9 @@ class RocksKv:
         batch = WriteBatch(raw_mode=True)
         for key in deletes:
             batch.delete(key)
+        put = batch.put
         for key, value in puts:
-            batch.put(key, value)
+            put(key, value)
         try:
             self._database.write(batch, self._write_options)
         except DbClosedError:
@@ -129,8 +142,24 @@ class RocksKv:
                 raise self._unwritable(error) from None
 
     def catch_up(self) -> None:
-        if not self._writable:
+        """See what the primary has written; nothing for a primary.
+
+        RocksDB goes on to answer point reads from what it had read of the primary's log, also after that moved to a
+        table and the table has newer values. So a secondary is opened anew when its primary's MANIFEST has changed.
+        """
+        if self._open_again is None:
+            return
+        mark = mark_of(self._path)
+        if mark != self._mark:
+            self._database = self._open_again()  # scans that are under way keep the one before open
+            self._mark = mark
+            return
+        try:
             self._database.try_catch_up_with_primary()
+        except DbClosedError:
+            raise
+        except Exception as error:
+            raise self._corrupt(error) from None
 
     def size_bytes(self) -> int:
         """Bytes of live table files plus memory tables, as RocksDB estimates them."""
@@ -170,7 +199,8 @@ class RocksKv:
 
 def open_primary(path: str, *, block_cache_bytes: int) -> RocksKv:
     """Open for writing, creating the directory. STORE_LOCKED when another has it, CORRUPT when unreadable."""
-    return _open(path, AccessType.read_write(), _options(block_cache_bytes), writable=True)
+    check_database(path)
+    return RocksKv(_rdict(path, AccessType.read_write(), _options(block_cache_bytes)), path, writable=True)
 
 
 def open_secondary(path: str, scratch: str, *, block_cache_bytes: int) -> RocksKv:
@@ -178,7 +208,12 @@ def open_secondary(path: str, scratch: str, *, block_cache_bytes: int) -> RocksK
     options = _options(block_cache_bytes)
     options.set_max_open_files(-1)  # files that the primary deletes stay readable through open descriptors
     os.makedirs(scratch, exist_ok=True)
-    return _open(path, AccessType.secondary(scratch), options, writable=False)
+
+    def open_once() -> Rdict:
+        return _opened_with_all_tables(path, AccessType.secondary(scratch), options)
+
+    mark = mark_of(path)
+    return RocksKv(open_once(), path, writable=False, mark=mark, open_again=open_once)
 
 
 def check_files(path: str, scratch: str, *, block_cache_bytes: int) -> None:
@@ -189,21 +224,34 @@ def check_files(path: str, scratch: str, *, block_cache_bytes: int) -> None:
     options = _options(block_cache_bytes)
     options.set_db_log_dir(scratch)
     os.makedirs(scratch, exist_ok=True)
-    _open(path, AccessType.read_only(), options, writable=False).close()
-
-
-def _open(path: str, access: AccessType, options: Options, *, writable: bool) -> RocksKv:
     check_database(path)
+    _rdict(path, AccessType.read_only(), options).close()
+
+
+def _opened_with_all_tables(path: str, access: AccessType, options: Options) -> Rdict:
+    """CORRUPT when a table cannot be opened: a secondary then has the state before it, and what logs say since."""
+    lost: set[int] = set()
+    for _ in range(_CHECK_TRIES):  # its primary may be just replacing tables
+        check_database(path)
+        wanted = tables_of(path)
+        database = _rdict(path, access, options)
+        lost = set(wanted) - {int(file["name"].strip("/").split(".")[0]) for file in database.live_files()}
+        if not lost:
+            return database
+        database.close()
+    raise damaged(f"{path}/{min(lost):06d}.sst", "the table is missing or cannot be opened")
+
+
+def _rdict(path: str, access: AccessType, options: Options) -> Rdict:
     try:
-        database = Rdict(path, options, access_type=access)
+        return Rdict(path, options, access_type=access)
     except Exception as error:  # the binding raises bare Exception for every RocksDB status
         text = str(error)
-        if "lock" in text.lower() and "IO error" in text:
+        if "/LOCK: " in text and "IO error" in text:
             raise fail("STORE_LOCKED", f"{path}: {text}", retry_after_ms=1_000) from None
         if (machine := _of_the_machine(path, text)) is not None:
             raise machine from None
         raise fail("CORRUPT", f"{path}: {text}; remove this directory to have it rebuilt from the log") from None
-    return RocksKv(database, path, writable=writable)
 
 
 def _of_the_machine(path: str, text: str) -> AtomlogError | None:

@@ -11,13 +11,16 @@ Both kinds of file are blocks of 32 KiB with frames: masked CRC-32C u32 ‖ leng
 import os
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
 import crc32c
 
 from atomlog.kernel.errors import AtomlogError, fail, of_system
+
+Mark = tuple[bytes, int]
+"""What CURRENT holds, and how long MANIFEST is."""
 
 BLOCK_BYTES: Final = 32 * 1024
 _FRAME: Final = struct.Struct("<IHB")
@@ -30,15 +33,16 @@ _BATCH: Final = struct.Struct("<QI")  # sequence number of its first change, cou
 # Tags of a version edit and the fields behind each: v a varint, s a slice. One that RocksDB may ignore is a slice.
 _SHAPES: Final = "1s 2v 3v 4v 5vs 6vv 7vvvss 9v 10v 100vvvssvv 102vvvvssvv 103vvvssvv 200v 201s 202 203v 300v"
 _EDIT_FIELDS: Final = {int(shape.rstrip("vs")): shape.lstrip("0123456789") for shape in _SHAPES.split()}
-_LOG_NUMBER, _LAST_SEQUENCE, _NEW_FILE, _IGNORABLE = 2, 4, 103, 1 << 13
+_LOG_NUMBER, _LAST_SEQUENCE, _DELETED_FILE, _NEW_FILES, _IGNORABLE = 2, 4, 6, (7, 100, 102, 103), 1 << 13
 
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """What MANIFEST says: the first write-ahead log that counts, and the last change that is known."""
+    """What MANIFEST says: the first write-ahead log that counts, the last change that is known, the tables' numbers."""
 
     log_number: int
     last_sequence: int
+    tables: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,23 @@ def check_database(path: str) -> None:
         _check(path)
     except OSError as error:
         raise of_system(error, path) from error
+
+
+def tables_of(path: str) -> Collection[int]:
+    """The numbers of the table files that MANIFEST names. CORRUPT as `check_database`."""
+    try:
+        return _version(path).tables
+    except OSError as error:
+        raise of_system(error, path) from error
+
+
+def mark_of(path: str) -> Mark:
+    """Another one whenever MANIFEST has changed."""
+    try:
+        current = _read(f"{path}/CURRENT")
+        return current, os.stat(f"{path}/{current.decode(errors='replace').strip()}").st_size
+    except (OSError, ValueError):
+        return b"", -1
 
 
 def _check(path: str) -> None:
@@ -93,38 +114,43 @@ def _version(path: str) -> _Version:
         _refuse(f"{path}/CURRENT", 0, f"it holds {current[:32]!r}, which names no MANIFEST")
     manifest = f"{path}/{current.decode().strip()}"
     log_number = last_sequence = 0
+    tables: set[int] = set()
     try:
         for offset, payload in _records(manifest):
-            for tag, value in _edit(manifest, offset, payload):
+            for tag, numbers in _edit(manifest, offset, payload):
                 if tag == _LOG_NUMBER:
-                    log_number = max(log_number, value)
+                    log_number = max(log_number, *numbers)
                 elif tag == _LAST_SEQUENCE:
-                    last_sequence = max(last_sequence, value)
+                    last_sequence = max(last_sequence, *numbers)
+                elif tag == _DELETED_FILE:
+                    tables.discard(numbers[1])
+                elif tag in _NEW_FILES:
+                    tables.add(numbers[1])
     except FileNotFoundError:
         if _read(f"{path}/CURRENT") != current:
             return _version(path)  # its writer began a new one
         raise damaged(manifest, "it is missing, and CURRENT names it") from None
-    return _Version(log_number, last_sequence)
+    return _Version(log_number, last_sequence, frozenset(tables))
 
 
-def _edit(path: str, offset: int, payload: bytes) -> Iterator[tuple[int, int]]:
-    """(tag, its last number) of each field of a version edit."""
+def _edit(path: str, offset: int, payload: bytes) -> Iterator[tuple[int, Sequence[int]]]:
+    """(tag, its numbers) of each field of a version edit."""
     fields = _Fields(path, offset, payload)
     while not fields.is_done:
         tag = fields.varint()
         shape = "s" if tag & _IGNORABLE else _EDIT_FIELDS.get(tag)
         if shape is None:
             _refuse(path, offset, f"an edit with the unknown tag {tag}")
-        value = 0
+        numbers = []
         for kind in shape:
             if kind == "v":
-                value = fields.varint()
+                numbers.append(fields.varint())
             else:
                 fields.skip_slice()
-        if tag == _NEW_FILE:
+        if tag == _NEW_FILES[-1]:
             while fields.varint() != 1:
                 fields.skip_slice()
-        yield tag, value
+        yield tag, numbers
 
 
 class _Fields:
