@@ -259,7 +259,7 @@ def test_a_store_of_a_newer_program_is_not_opened(name: str) -> None:
     key = STANDING + u16(0)
     stored = kv.get(key)
     assert stored is not None
-    for newer in (b"\x00\x02" + stored[2:], stored[:2] + b"\x00\x02" + stored[4:]):
+    for newer in (b"\xff\xff" + stored[2:], stored[:2] + b"\xff\xff" + stored[4:]):
         kv.write([(key, newer)])
         with pytest.raises(AtomlogError, match="STORE_TOO_NEW"):
             make(name, kv)

@@ -68,8 +68,8 @@ clears = st.builds(
 @given(clear=clears)
 def test_slices_are_what_the_decoder_reads(clear: Clear) -> None:
     revision = join_sealed(encode_clear(clear), b"sealed")
-    parts = slice_revision(revision)
-    assert (parts.schema.decode(), parts.policy.decode()) == (clear.schema, clear.policy)
+    schema, policy, slots, encoded, inputs_at = slice_revision(revision)
+    assert (schema.decode(), policy.decode()) == (clear.schema, clear.policy)
     assert [
         Slot(
             role=role.decode(),
@@ -79,9 +79,9 @@ def test_slices_are_what_the_decoder_reads(clear: Clear) -> None:
             required=bool(slot_flags(rest) & REQUIRED),
             order_key=order_key_of(rest),
         )
-        for role, target, rest in parts.slots
+        for role, target, rest in slots
     ] == list(clear.slots)
-    assert revision[82 : parts.inputs_at] == parts.encoded
+    assert revision[82:inputs_at] == encoded
     assert is_retired(revision) == clear.retired
     valid = clear.valid_time
     start = None if valid is None else valid.from_us
@@ -97,7 +97,7 @@ def test_the_mentioned_atoms_are_those_of_the_shared_function(clear: Clear) -> N
 @given(clear=clears, cut=st.integers(1, 400))
 def test_a_revision_that_is_cut_off_before_its_inputs_is_refused(clear: Clear, cut: int) -> None:
     whole = encode_clear(clear)
-    end = slice_revision(whole).inputs_at
+    end = slice_revision(whole)[-1]
     with pytest.raises(WireError):
         slice_revision(whole[: max(end - cut, 0)])
 

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
 from atomlog.kernel.ports import Kv
 
@@ -120,8 +121,10 @@ class Staged:
 
     def commit(self) -> None:
         """Write everything staged as one batch and forget it."""
-        puts = [(key, value) for key, value in self._changes.items() if value is not None]
         deletes = [key for key, value in self._changes.items() if value is None]
+        for key in deletes:
+            del self._changes[key]
+        puts = cast("list[tuple[bytes, bytes]]", list(self._changes.items()))  # what is left has values
         self.kv.write(puts, deletes)
         self._changes = {}
         self.rows = 0

@@ -25,7 +25,8 @@ class Ordinals:
     """The map atom id ↔ ordinal of every partition, kept in a projection's own store.
 
     Keys: `prefix ‖ 'a' ‖ partition u16 ‖ atom` → u32, `prefix ‖ 'o' ‖ partition u16 ‖ u32` → atom and
-    `prefix ‖ 'n' ‖ partition u16` → count. New numbers become durable in the batch of the caller.
+    `prefix ‖ 'n' ‖ partition u16` → count. Behind an atom its user may keep more. New numbers become durable in the
+    batch of the caller.
     """
 
     def __init__(self, kv: Kv, prefix: bytes) -> None:
@@ -45,7 +46,8 @@ class Ordinals:
     def atoms(self, partition: int, ordinals: Sequence[int]) -> Sequence[bytes | None]:
         """The atom id of each ordinal."""
         head = self._prefix + b"o" + u16(partition)
-        return self._kv.get_many([head + u32(ordinal) for ordinal in ordinals])
+        found = self._kv.get_many([head + u32(ordinal) for ordinal in ordinals])
+        return [None if raw is None else raw[:16] for raw in found]
 
     def assign(self, partition: int, mentioned: Iterable[bytes], puts: list[tuple[bytes, bytes]]) -> dict[bytes, int]:
         """Ordinals of all mentioned atoms, numbering the new ones; the pairs to store are added to `puts`.
@@ -56,13 +58,14 @@ class Ordinals:
         known = self.of(partition, order)
         count = next_free = self.count(partition)
         result: dict[bytes, int] = {}
-        tag = u16(partition)
+        by_atom, by_number = self._prefix + b"a" + u16(partition), self._prefix + b"o" + u16(partition)
         for atom, ordinal in zip(order, known, strict=True):
             if ordinal is None:
                 ordinal, next_free = next_free, next_free + 1
-                puts.append((self._prefix + b"a" + tag + atom, u32(ordinal)))
-                puts.append((self._prefix + b"o" + tag + u32(ordinal), atom))
+                packed = u32(ordinal)
+                puts.append((by_atom + atom, packed))
+                puts.append((by_number + packed, atom))
             result[atom] = ordinal
         if next_free != count:
-            puts.append((self._prefix + b"n" + tag, u32(next_free)))
+            puts.append((self._prefix + b"n" + u16(partition), u32(next_free)))
         return result

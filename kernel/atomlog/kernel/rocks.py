@@ -105,7 +105,10 @@ class RocksKv:
         while cursor.valid() and (key := cursor.key()) < stop:
             yield key, cursor.value()
             cursor.next()
-        self._check_end(cursor)
+        end = self._end_of(cursor)
+        del cursor  # the error may be kept for long, and with it this frame: it would hold the database open
+        if end is not None:
+            raise end
 
     def _scan_back(self, start: bytes, stop: bytes) -> Generator[tuple[bytes, bytes], None, None]:
         cursor = self._database.iter(ReadOptions())
@@ -115,7 +118,10 @@ class RocksKv:
         while cursor.valid() and (key := cursor.key()) >= start:
             yield key, cursor.value()
             cursor.prev()
-        self._check_end(cursor)
+        end = self._end_of(cursor)
+        del cursor
+        if end is not None:
+            raise end
 
     def write(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()) -> None:
         batch = WriteBatch(raw_mode=True)
@@ -178,11 +184,13 @@ class RocksKv:
             except Exception as error:
                 raise self._unwritable(error) from None
 
-    def _check_end(self, cursor: RdictIter) -> None:
+    def _end_of(self, cursor: RdictIter) -> Exception | None:
+        """None for an end that is one; a corrupt block ends an iterator quietly, too."""
         try:
             cursor.status()
         except Exception as error:
-            raise self._corrupt(error) from None
+            return self._corrupt(error)
+        return None
 
     def _corrupt(self, error: Exception) -> Exception:
         text = str(error)

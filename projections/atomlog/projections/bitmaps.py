@@ -59,6 +59,9 @@ class Bitmap:
     def update(self, numbers: Iterable[int]) -> None:
         self._bits.update(numbers)
 
+    def merge(self, other: "Bitmap") -> None:
+        self._bits |= other._bits
+
     def copy(self) -> "Bitmap":
         return Bitmap._of(self._bits.copy())
 

@@ -3,8 +3,8 @@
 `decode_clear` is the reference; a test holds the two together.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from atomlog.kernel.ordinals import mentions
 from atomlog.schemas.revision import (
@@ -36,14 +36,9 @@ SlotParts = tuple[bytes, bytes, bytes]
 """(role, target, rest); rest = pinned revision 16 (zeros = logical) ‖ flags ‖ order key with its length."""
 
 
-class RevisionParts(NamedTuple):
-    """`encoded` is the schema, the policy and the slots as they came; the inputs begin at `inputs_at`."""
-
-    schema: bytes
-    policy: bytes
-    slots: list[SlotParts]
-    encoded: bytes
-    inputs_at: int
+RevisionParts = tuple[bytes, bytes, list[SlotParts], bytes, int]
+"""(schema, policy, slots, encoded, inputs_at); encoded = schema, policy and slots as they came; a named tuple would
+take a third of the time of slicing."""
 
 
 def slice_revision(revision: bytes) -> RevisionParts:
@@ -54,7 +49,13 @@ def slice_revision(revision: bytes) -> RevisionParts:
 def slice_encoded(buf: bytes, start: int) -> RevisionParts:
     """The same of bytes whose schema begins at `start`."""
     try:
-        schema, policy, at = _names(buf, start)
+        policy_at = start + 1 + (buf[start] >> 1)
+        if (buf[start] | buf[policy_at]) & LONG_OR_BROKEN:
+            schema, policy_at = _sized(buf, start, "schema")
+            policy, at = _sized(buf, policy_at, "policy")
+        else:  # what is cut off here shows in what follows
+            at = policy_at + 1 + (buf[policy_at] >> 1)
+            schema, policy = buf[start + 1 : policy_at], buf[policy_at + 1 : at]
         slots: list[SlotParts] = []
         while count := buf[at]:
             if count & LONG_OR_BROKEN:
@@ -78,20 +79,9 @@ def slice_encoded(buf: bytes, start: int) -> RevisionParts:
                     raise WireError(f"slots: flags {buf[rest_at + 16]}, role {role!r} before byte {at}")
                 slots.append((role, buf[target_at:rest_at], buf[rest_at:at]))
         at += 1
-        return RevisionParts(schema, policy, slots, buf[start:at], at)
+        return schema, policy, slots, buf[start:at], at
     except IndexError:
         raise WireError(f"revision: cut off at byte {len(buf)}") from None
-
-
-def _names(buf: bytes, at: int) -> tuple[bytes, bytes, int]:
-    """Schema, policy, and the offset after them. Names are shorter than 64 bytes; what is cut off shows behind them."""
-    policy_at = at + 1 + (buf[at] >> 1)
-    if (buf[at] | buf[policy_at]) & LONG_OR_BROKEN:
-        schema, policy_at = _sized(buf, at, "schema")
-        policy, stop = _sized(buf, policy_at, "policy")
-        return schema, policy, stop
-    stop = policy_at + 1 + (buf[policy_at] >> 1)
-    return buf[at + 1 : policy_at], buf[policy_at + 1 : stop], stop
 
 
 def pinned_at(rest: bytes) -> bytes | None:
@@ -112,16 +102,23 @@ def membership_slots(schema: bytes, slots: Sequence[SlotParts]) -> Sequence[tupl
     """The memberships that a revision states: (index of the group's slot, index of the member's slot)."""
     if schema != MEMBERSHIP:
         return ()
-    groups = [index for index, (role, _, rest) in enumerate(slots) if role == GROUP and not rest[16] & INCLUDE]
-    members = [index for index, (role, _, rest) in enumerate(slots) if role == MEMBER and not rest[16] & INCLUDE]
+    groups: list[int] = []
+    members: list[int] = []
+    for index, (role, _, rest) in enumerate(slots):
+        if not rest[16] & INCLUDE:
+            if role == GROUP:
+                groups.append(index)
+            elif role == MEMBER:
+                members.append(index)
     return [(group, member) for group in groups for member in members]
 
 
-def mentioned(revision: bytes, parts: RevisionParts) -> Iterator[bytes]:
+def mentioned(revision: bytes, parts: RevisionParts) -> Iterable[bytes]:
     """The same atom ids in the same order as the kernel's `mentions`."""
-    if not revision.startswith(_NO_INPUTS_BYTES, parts.inputs_at):
+    _, _, slots, _, inputs_at = parts
+    if not revision.startswith(_NO_INPUTS_BYTES, inputs_at):
         return mentions(revision, decode_clear(revision)[0])
-    return iter([revision[ATOM], *(target for _, target, _ in parts.slots)])
+    return [revision[ATOM], *[target for _, target, _ in slots]]
 
 
 def is_retired(revision: bytes) -> bool:

@@ -64,9 +64,9 @@ def revision(data: bytes) -> None:
 
 
 def _agree_with_slices(data: bytes, clear: Clear) -> None:
-    parts = slice_revision(data)
-    agree((parts.schema.decode(), parts.policy.decode()) == (clear.schema, clear.policy), "slices: other names")
-    sliced = [(role.decode(), target) for role, target, _ in parts.slots]
+    parts = schema, policy, slots, _, _ = slice_revision(data)
+    agree((schema.decode(), policy.decode()) == (clear.schema, clear.policy), "slices: other names")
+    sliced = [(role.decode(), target) for role, target, _ in slots]
     agree(sliced == [(slot.role, slot.target) for slot in clear.slots], "slices: other slots")
     list(mentioned(data, parts))
 

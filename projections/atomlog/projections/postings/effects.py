@@ -1,50 +1,100 @@
-"""What records do to the postings: collected per facet over one apply, then each page is rewritten once."""
+"""What records do to the postings: collected per page over one apply, then each page is rewritten once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from atomlog.kernel.errors import fail
 from atomlog.kernel.ids import format_id
 from atomlog.kernel.kv import Staged, u16, u32, u64
+from atomlog.kernel.tail import EffectiveRecord
 from atomlog.kernel.times import DAY_US
+from atomlog.projections.base import batch_of
 from atomlog.projections.bitmaps import Bitmap
 from atomlog.projections.postings.layout import (
+    ATOM_BYTES,
     CHANGE_BYTES,
     COUNT,
     GROUP_KIND,
-    HEAD,
     INLINE_CHANGES_MAX,
+    NUMBERED,
     OLD_CHANGES,
     OLD_CHANGES_BY_AGE,
+    ORDINAL,
     PAGE,
     PAGE_BITS,
     REFERRING_KIND,
-    Event,
     Head,
     appended,
     change,
+    change_start,
     common_facets,
     drop_old_changes,
     group_facet,
+    head_start,
     is_added,
     memberships,
-    pack_head,
     pack_page,
+    page_of,
     position_of,
-    referring_facet,
     referring_facets,
-    single_page,
     unpack_head,
     unpack_page,
 )
-from atomlog.projections.slices import RevisionParts, SlotParts, effective_time_us, is_retired
-from atomlog.schemas.revision import ATOM, PREVIOUS, ZERO16
+from atomlog.projections.slices import (
+    MEMBERSHIP,
+    RevisionParts,
+    SlotParts,
+    effective_time_us,
+    is_retired,
+    mentioned,
+    slice_revision,
+)
+from atomlog.schemas.revision import ATOM, FIXED_BYTES, PREVIOUS, RECORDED_AT, ZERO16
 
 OLD_CHANGES_DROPPED_MAX: Final = 1_000  # rows dropped by one apply; what is left waits for the next
+TIMES_AND_FLAGS: Final = slice(RECORDED_AT.start, FIXED_BYTES)  # of a revision
 ABOUT_AN_ATOM: Final = (GROUP_KIND, REFERRING_KIND)  # facets named after an atom: none can be older than its mention
-ORDINAL: Final = b"a"  # of the kernel's Ordinals
+
+Event = tuple[bytes, int]
+"""(change, ordinal): an atom comes to a page or goes from it."""
+Events = tuple[bytes, int | Bitmap]
+"""The same, or (changes, ordinals) of many atoms that come at one position."""
+Kind = tuple[bool, int, bytes]
+"""Whether a revision is retired, its day, and what its head begins with."""
+SlicedRevision = tuple[bytes, bool, Kind, RevisionParts]
+"""(atom, whether it is the atom's first revision, kind, parts)."""
+
+
+class SlicedRecord(NamedTuple):
+    """A batch as far as it concerns sets. `mentioned`: the atoms its revisions mention, in their order."""
+
+    position: int
+    space: bytes
+    revisions: Sequence[SlicedRevision]
+    mentioned: Sequence[bytes]
+
+
+def slice_record(record: EffectiveRecord) -> SlicedRecord:
+    """In one pass, while the bytes of the batch are in the processor's cache."""
+    batch = batch_of(record)
+    space = batch.space.encode()
+    kinds: dict[bytes, Kind] = {}  # by times and flags: a batch has few
+    revisions: list[SlicedRevision] = []
+    atoms: list[bytes] = []
+    for data in batch.revisions:
+        parts = slice_revision(data)
+        times = data[TIMES_AND_FLAGS]
+        kind = kinds.get(times) or kinds.setdefault(times, _kind_of(data, space))
+        revisions.append((data[ATOM], data[PREVIOUS] == ZERO16, kind, parts))
+        atoms += mentioned(data, parts)
+    return SlicedRecord(record.position, space, revisions, atoms)
+
+
+def _kind_of(revision: bytes, space: bytes) -> Kind:
+    retired, day = is_retired(revision), effective_time_us(revision) // DAY_US
+    return retired, day, head_start(retired, day, space)
 
 
 @dataclass(slots=True)
@@ -52,7 +102,7 @@ class Edit:
     """The changes of one apply to one partition.
 
     `ordinals` has every atom that its records mention; those from `fresh` on are new, so that nothing is stored
-    about them. Facets that all atoms have are collected by their combination: a batch has few.
+    about them. A page is named by its facet and its number.
     """
 
     tag: bytes
@@ -60,55 +110,90 @@ class Edit:
     ordinals: Mapping[bytes, int]
     fresh: int
     floor: int
-    events: dict[bytes, list[Event]] = field(default_factory=dict)
-    created: dict[tuple[bool, int, bytes, bytes, bytes], list[Event]] = field(default_factory=dict)
-    pages: dict[bytes, bytes | None] = field(default_factory=dict)  # facet ‖ page → as stored
+    events: dict[bytes, list[Events]] = field(default_factory=dict)  # by page, in the order of positions
+    pages: dict[bytes, bytes | None] = field(default_factory=dict)  # page → as stored
+    left: set[bytes] = field(default_factory=set)  # pages with an atom that goes
     decoded: dict[bytes, Bitmap] = field(default_factory=dict)  # those that were looked into
-    grouped: dict[tuple[bytes, int], bool] = field(default_factory=dict)  # (facet, ordinal) → in it now
+    grouped: dict[tuple[bytes, int], bool] = field(default_factory=dict)  # (group's facet, ordinal) → in it now
 
-    def revise(self, revision: bytes, parts: RevisionParts, position: int, space: bytes) -> None:
-        """Note what a revision changes."""
-        ordinal = self.ordinals[revision[ATOM]]
-        retired = is_retired(revision)
-        day = effective_time_us(revision) // DAY_US
-        key = HEAD + self.tag + u32(ordinal)
-        head = pack_head(retired, day, space, parts)
-        before = None if revision[PREVIOUS] == ZERO16 else self.staged.get(key)
-        if before is None:
-            self.staged.insert(key, head)
-            event = (change(position, ordinal, added=True), ordinal)
-            self.created.setdefault((retired, day, space, parts.schema, parts.policy), []).append(event)
-            if not retired:
-                self._refer(parts.slots, event)
-            for group, member in memberships(retired, parts.schema, parts.slots):
-                self._join(group, member, position)
-        elif before != head:
-            self.staged.put(key, head)
-            now = Head(retired, day, space, parts.schema, parts.policy, parts.slots)
-            self._move(ordinal, unpack_head(before), now, position)
+    def record(self, record: SlicedRecord) -> None:
+        """Note what the revisions of a batch change."""
+        position, space = record.position, record.space
+        prefix, added_at = NUMBERED + self.tag, change_start(position, added=True)
+        created: dict[tuple[bytes, bytes, bytes], tuple[Sequence[bytes], list[Event]]] = {}
+        heads: list[tuple[bytes, bytes]] = []
+        for atom, is_first, (retired, day, start), parts in record.revisions:
+            schema, policy, slots, encoded, _ = parts
+            ordinal = self.ordinals[atom]
+            number = u32(ordinal)
+            before = b"" if is_first else self._head_before(number)
+            head = start + encoded
+            if before == head:
+                continue
+            heads.append((prefix + number, atom + head))
+            if before:
+                self._move(ordinal, unpack_head(before), Head(retired, day, space, schema, policy, slots), position)
+                continue
+            common = created.get((start, schema, policy))
+            if common is None:
+                common = created[start, schema, policy] = common_facets(retired, day, space, schema, policy), []
+            event = (added_at + number[2:], ordinal)
+            common[1].append(event)
+            if slots and not retired:
+                self._refer(slots, event, number[:2])
+                if schema == MEMBERSHIP:
+                    for group, member in memberships(retired, schema, slots):
+                        self._join(group, member, position)
+        self.staged.put_all(heads)
+        for facets, events in created.values():
+            self._share(facets, events)
 
     def finish(self) -> None:
         """Stage every page that changed."""
-        common: dict[bytes, list[Event]] = {}
-        for values, events in self.created.items():
-            for facet in common_facets(*values):
-                common.setdefault(facet, []).extend(events)
-        for facet, events in common.items():
-            self._stage_facet(facet, sorted([*events, *self.events.pop(facet, ())]))
-        for facet, events in self.events.items():
-            self._stage_facet(facet, events)
+        prefix = PAGE + self.tag
+        wanted = [name for name in self.events if not self._is_new(name) and name not in self.pages]
+        self.pages.update(zip(wanted, self.staged.get_many([prefix + name for name in wanted]), strict=True))
+        new: list[tuple[bytes, bytes]] = []
+        changed: list[tuple[bytes, bytes]] = []
+        for name, events in self.events.items():
+            stored = self.pages.get(name)
+            rows = new if stored is None else changed
+            rows.append((prefix + name, self._page(name, stored, events)))
+        self.staged.insert_all(new)
+        self.staged.put_all(changed)
         self._drop_old_changes()
 
-    def _refer(self, slots: Sequence[SlotParts], event: Event) -> None:
+    def _page(self, name: bytes, stored: bytes | None, events: Sequence[Events]) -> bytes:
+        """A page after these events."""
+        packed = events[0][0] if len(events) == 1 else b"".join([changes for changes, _ in events])
+        extended = None if name in self.left else appended(stored, packed, self.floor)
+        return extended or self._rewritten(name, stored, events, packed)
+
+    def _head_before(self, number: bytes) -> bytes:
+        """The head of an atom before a revision; empty when there was none."""
+        raw = self.staged.get(NUMBERED + self.tag + number)
+        return b"" if raw is None else raw[ATOM_BYTES:]
+
+    def _refer(self, slots: Sequence[SlotParts], event: Event, page: bytes) -> None:
         """A new atom refers to the targets of its slots."""
-        by_facet = self.events
+        by_page = self.events
+        tail = b"\x00" + page
         for role, target, _ in slots:
-            facet = referring_facet(target, role)
-            events = by_facet.get(facet)
+            name = b"".join((REFERRING_KIND, target, role, tail))
+            events = by_page.get(name)
             if events is None:
-                by_facet[facet] = [event]
+                by_page[name] = [event]
             elif events[-1] is not event:  # else a second slot of the same role and target
                 events.append(event)
+
+    def _share(self, facets: Sequence[bytes], events: Sequence[Event]) -> None:
+        """Note facets that all these new atoms of a batch have."""
+        for page, some in _by_page(events):
+            noted: Events = some[0]
+            if len(some) > 1:
+                noted = b"".join([packed for packed, _ in some]), Bitmap([ordinal for _, ordinal in some])
+            for facet in facets:
+                self.events.setdefault(facet + page, []).append(noted)
 
     def _move(self, ordinal: int, before: Head, now: Head, position: int) -> None:
         old = {*common_facets(*before[:5]), *referring_facets(before.retired, before.slots)}
@@ -125,7 +210,10 @@ class Edit:
             self._join(group, member, position)
 
     def _note(self, facet: bytes, ordinal: int, position: int, *, added: bool) -> None:
-        self.events.setdefault(facet, []).append((change(position, ordinal, added=added), ordinal))
+        name = facet + u16(ordinal >> PAGE_BITS)
+        self.events.setdefault(name, []).append((change(position, ordinal, added=added), ordinal))
+        if not added:
+            self.left.add(name)
 
     def _join(self, group: bytes, member: bytes, position: int) -> None:
         """One more membership states it: the first makes it a member, the others are counted."""
@@ -166,67 +254,33 @@ class Edit:
     def _is_in(self, facet: bytes, ordinal: int) -> bool:
         known = self.grouped.get((facet, ordinal))
         if known is None:
-            known = ordinal < self.fresh and ordinal in self._members(facet, ordinal >> PAGE_BITS)
+            known = ordinal < self.fresh and ordinal in self._members(facet + u16(ordinal >> PAGE_BITS))
         return known
 
-    def _members(self, facet: bytes, page: int) -> Bitmap:
+    def _members(self, name: bytes) -> Bitmap:
         """The members of a page as stored, decoded once an apply."""
-        name = facet + u16(page)
         members = self.decoded.get(name)
         if members is None:
-            raw = self._stored(facet, name)
-            members = self.decoded[name] = Bitmap() if raw is None else unpack_page(raw, page)[1]
+            raw = None if self._is_new(name) else self.staged.get(PAGE + self.tag + name)
+            self.pages[name] = raw
+            members = self.decoded[name] = Bitmap() if raw is None else unpack_page(raw, page_of(name))[1]
         return members
 
-    def _stored(self, facet: bytes, name: bytes) -> bytes | None:
-        """A page as it was before this apply."""
-        if name in self.pages:
-            return self.pages[name]
-        if facet[:1] in ABOUT_AN_ATOM and self.ordinals.get(facet[1:17], 0) >= self.fresh:
-            return None
-        raw = self.pages[name] = self.staged.get(PAGE + self.tag + name)
-        return raw
+    def _is_new(self, name: bytes) -> bool:
+        """Whether a page cannot be stored: it is about an atom that was not mentioned before."""
+        return name[:1] in ABOUT_AN_ATOM and self.ordinals.get(name[1:17], 0) >= self.fresh
 
-    def _stage_facet(self, facet: bytes, events: Sequence[Event]) -> None:
-        if len(events) == 1:
-            self._stage_event(facet, events[0])
-            return
-        pages = {ordinal >> PAGE_BITS for _, ordinal in events}
-        for page in pages:
-            some = events if len(pages) == 1 else [event for event in events if event[1] >> PAGE_BITS == page]
-            name = facet + u16(page)
-            stored = self._stored(facet, name)
-            key = PAGE + self.tag + name
-            if stored is None:
-                self.staged.insert(key, self._rewritten(name, b"", Bitmap(), some))
+    def _rewritten(self, name: bytes, stored: bytes | None, events: Sequence[Events], packed: bytes) -> bytes:
+        """A page after events whose changes are `packed`."""
+        changes, members = (b"", Bitmap()) if stored is None else unpack_page(stored, page_of(name))
+        for one, ordinals in events:
+            if isinstance(ordinals, Bitmap):
+                members.merge(ordinals)
+            elif is_added(one):
+                members.add(ordinals)
             else:
-                self.staged.put(key, self._rewritten(name, *unpack_page(stored, page), some))
-
-    def _stage_event(self, facet: bytes, event: Event) -> None:
-        """The same for one change: most sets gain one member at a time, and most are small."""
-        page = event[1] >> PAGE_BITS
-        name = facet + u16(page)
-        stored = self._stored(facet, name)
-        key = PAGE + self.tag + name
-        if stored is None:
-            self.staged.insert(key, single_page(event))
-            return
-        value = appended(stored, event, self.floor)
-        if value is None:
-            value = self._rewritten(name, *unpack_page(stored, page), [event])
-        self.staged.put(key, value)
-
-    def _rewritten(self, name: bytes, changes: bytes, members: Bitmap, events: Sequence[Event]) -> bytes:
-        added = [ordinal for packed, ordinal in events if packed[7] & 1]
-        if len(added) == len(events):
-            members.update(added)
-        else:
-            for packed, ordinal in events:
-                if is_added(packed):
-                    members.add(ordinal)
-                else:
-                    members.discard(ordinal)
-        changes = drop_old_changes(changes + b"".join([packed for packed, _ in events]), self.floor)
+                members.discard(ordinals)
+        changes = drop_old_changes(changes + packed, self.floor)
         if len(changes) > INLINE_CHANGES_MAX * CHANGE_BYTES:
             changes = self._spill(name, changes)
         return pack_page(changes, members)
@@ -247,3 +301,14 @@ class Edit:
             last, name = key[len(prefix) : len(prefix) + 8], key[len(prefix) + 8 :]
             self.staged.delete(key)
             self.staged.delete(b"".join((OLD_CHANGES, self.tag, name, last)))
+
+
+def _by_page(events: Sequence[Event]) -> Iterable[tuple[bytes, Sequence[Event]]]:
+    """Events of a record, page by page: most records have one."""
+    pages = {ordinal >> PAGE_BITS for _, ordinal in events}
+    if len(pages) == 1:
+        return [(u16(pages.pop()), events)]
+    by_page: dict[int, list[Event]] = {}
+    for event in events:
+        by_page.setdefault(event[1] >> PAGE_BITS, []).append(event)
+    return [(u16(page), some) for page, some in by_page.items()]

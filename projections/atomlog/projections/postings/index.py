@@ -10,21 +10,23 @@ from atomlog.kernel.model import Positions
 from atomlog.kernel.ordinals import Ordinals
 from atomlog.kernel.ports import Kv
 from atomlog.kernel.tail import Checkpoint, EffectiveRecord
-from atomlog.projections.base import KvProjection, batch_of
+from atomlog.projections.base import KvProjection
 from atomlog.projections.bitmaps import Bitmap
-from atomlog.projections.postings.effects import Edit
+from atomlog.projections.postings.effects import Edit, SlicedRecord, slice_record
 from atomlog.projections.postings.layout import (
     CHANGE_BYTES,
     COUNT,
     DAY_KIND,
     FLOOR,
-    HEAD,
+    NUMBERED,
     OLD_CHANGES,
+    ORDINAL,
     PAGE,
     PAGE_BITS,
     changes_of,
     day_facet,
     group_facet,
+    page_of,
     policy_facet,
     position_of,
     referring_facet,
@@ -33,7 +35,6 @@ from atomlog.projections.postings.layout import (
     state_facet,
     unpack_page,
 )
-from atomlog.projections.slices import mentioned, slice_revision
 
 ORDINALS_CACHED: Final = 100_000  # atoms whose ordinals a follower remembers: about 15 MB
 
@@ -45,14 +46,14 @@ class Postings(KvProjection):
     """
 
     name = "postings"
-    content = (PAGE, COUNT, HEAD, b"a", b"o")
+    content = (PAGE, COUNT, ORDINAL, NUMBERED)
+    format_version = 2
 
     def __init__(self, kv: Kv, partitions: int, *, window: int) -> None:
         super().__init__(kv, partitions)
         self.ordinals = Ordinals(kv, b"")
         self._window = window
-        self._known: dict[tuple[int, bytes], int] = {}
-        self._pending: dict[tuple[int, bytes], int] = {}
+        self._known: dict[int, dict[bytes, int]] = {}
 
     def members(self, group: bytes, partition: int, at: int) -> Bitmap:
         """Atoms that an active membership of this partition puts into a group, retired atoms too."""
@@ -107,52 +108,38 @@ class Postings(KvProjection):
         return {partition: self._floor(partition) for partition in range(self.partitions)}
 
     def apply(self, partition: int, records: Sequence[EffectiveRecord], after: Checkpoint) -> None:
-        super().apply(partition, records, after)
-        # Numbers given in an apply that failed must not be remembered.
-        if len(self._known) + len(self._pending) > ORDINALS_CACHED:
-            self._known.clear()
-        self._known.update(self._pending)
-        self._pending = {}
+        try:
+            super().apply(partition, records, after)
+        except BaseException:
+            self._known.clear()  # numbers given in an apply that failed do not count
+            raise
 
     def _effects_of_all(
         self, partition: int, records: Sequence[EffectiveRecord], after: Checkpoint, staged: Staged
     ) -> None:
-        batches = [(record.position, batch_of(record)) for record in records]
-        sliced = [[(data, slice_revision(data)) for data in batch.revisions] for _, batch in batches]
-        order = dict.fromkeys(chain.from_iterable(mentioned(*one) for revisions in sliced for one in revisions))
-        fresh = self.ordinals.count(partition)
-        floor = self._move_floor(partition, after.position - 1, staged)
+        sliced = [slice_record(record) for record in records]
         edit = Edit(
             tag=u16(partition),
             staged=staged,
-            ordinals=self._number(partition, order, staged),
-            fresh=fresh,
-            floor=floor,
+            fresh=self.ordinals.count(partition),
+            ordinals=self._number(partition, sliced, staged),
+            floor=self._move_floor(partition, after.position - 1, staged),
         )
-        for (position, batch), revisions in zip(batches, sliced, strict=True):
-            space = batch.space.encode()
-            for revision, parts in revisions:
-                edit.revise(revision, parts, position, space)
+        for record in sliced:
+            edit.record(record)
         edit.finish()
 
-    def _number(self, partition: int, mentioned_atoms: Mapping[bytes, None], staged: Staged) -> Mapping[bytes, int]:
-        """Ordinals of atoms in the order of their mention; only those not remembered are looked up."""
-        known = self._known
-        numbers: dict[bytes, int] = {}
-        unknown: list[bytes] = []
-        for atom in mentioned_atoms:
-            number = known.get((partition, atom))
-            if number is None:
-                unknown.append(atom)
-            else:
-                numbers[atom] = number
+    def _number(self, partition: int, sliced: Sequence[SlicedRecord], staged: Staged) -> Mapping[bytes, int]:
+        """Ordinals of at least the atoms that revisions mention; only those not remembered are looked up."""
+        known = self._known.setdefault(partition, {})
+        if len(known) > ORDINALS_CACHED:
+            known.clear()
+        mentioned = chain.from_iterable(record.mentioned for record in sliced)
         puts: list[tuple[bytes, bytes]] = []
-        assigned = self.ordinals.assign(partition, unknown, puts)
+        known.update(self.ordinals.assign(partition, [atom for atom in mentioned if atom not in known], puts))
         staged.put_all(puts)
         staged.rows += max(len(puts) - 1, 0)  # the count is not content
-        self._pending = {(partition, atom): number for atom, number in assigned.items()}
-        numbers.update(assigned)
-        return numbers
+        return known
 
     def _move_floor(self, partition: int, applied: int, staged: Staged) -> int:
         """The floor follows the position alone, so that live and rebuilt agree; it never comes back down."""
@@ -183,7 +170,7 @@ class Postings(KvProjection):
 
     def _page_at(self, partition: int, name: bytes, value: bytes, at: int) -> Bitmap:
         """A page as of a position: what stands in it, but for the changes after the position."""
-        page = int.from_bytes(name[-2:], "big")
+        page = page_of(name)
         changes, members = unpack_page(value, page)
         if not changes or position_of(changes[-CHANGE_BYTES:]) <= at:
             return members
@@ -206,4 +193,4 @@ class Postings(KvProjection):
     def _canonical(self, key: bytes, value: bytes) -> bytes:
         if key[:1] != PAGE:
             return value
-        return unpack_page(value, int.from_bytes(key[-2:], "big"))[1].canonical_bytes()
+        return unpack_page(value, page_of(key))[1].canonical_bytes()

@@ -23,13 +23,13 @@ from atomlog.schemas.revision import ATOM, PREVIOUS, REVISION, ZERO16
 
 def stage_revision(partition: bytes, revision: bytes, position: int, staged: Staged) -> Collection[bytes]:
     """Stage the rows of a revision; the ranges (target ‖ role 00) that it touched without opening a row."""
-    parts = slice_revision(revision)
+    parts = _, _, slots, encoded, _ = slice_revision(revision)
     key = STATE + partition + revision[ATOM]
     raw = None if revision[PREVIOUS] == ZERO16 else staged.get(key)
     if raw is None:
         return _stage_created(partition, key, revision, parts, position, staged)
-    if is_unchanged(raw, parts.encoded) and not is_retired(revision):
-        return _ranges(parts.slots)
+    if is_unchanged(raw, encoded) and not is_retired(revision):
+        return _ranges(slots)
     return _stage_changed(partition, key, raw, revision, parts, position, staged)
 
 

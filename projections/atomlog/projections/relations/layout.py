@@ -77,13 +77,13 @@ def unpack_state(raw: bytes) -> AtomState:
     try:
         created, since, retired, count = _STATE.unpack_from(raw)
         encoded_at = _STATE.size + count * BIRTH_BYTES
-        parts = slice_encoded(raw, encoded_at)
+        schema, _, slots, encoded, _ = slice_encoded(raw, encoded_at)
     except (struct.error, WireError):
         raise fail("CORRUPT", f"relations: a state of {len(raw)} bytes is not readable; rebuild relations") from None
     births = [raw[at : at + BIRTH_BYTES] for at in range(_STATE.size, encoded_at, BIRTH_BYTES)]
     if count == 1:
-        births *= len(parts.slots)
-    return AtomState(created, since, bool(retired), births, parts.schema, parts.slots, parts.encoded)
+        births *= len(slots)
+    return AtomState(created, since, bool(retired), births, schema, slots, encoded)
 
 
 def state_span(raw: bytes) -> tuple[int, int, bool]:
