@@ -167,7 +167,11 @@ class AsyncStore:
         return Opening(told())
 
     async def close(self) -> None:
-        """Answer what is in hand, make everything durable, release every lock. Goes on when the caller is cancelled."""
+        """Answer what is in hand, make everything durable, release every lock. Goes on when the caller is cancelled.
+
+        What cannot be made durable is told once everything is released: CORRUPT of a disk that fails, OVERLOADED of a
+        full one. What was acknowledged is in the log.
+        """
         if self._process != process_id():
             self._closed = True
             return  # a forked child has nothing to give back: everything is its parent's
@@ -180,10 +184,13 @@ class AsyncStore:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
-        async with AsyncExitStack() as closing:
-            closing.push_async_callback(self._parts.close)
-            closing.push_async_callback(self._views.close)
-            closing.push_async_callback(self._writing.close)
+        try:
+            async with AsyncExitStack() as closing:
+                closing.push_async_callback(self._parts.close)
+                closing.push_async_callback(self._views.close)
+                closing.push_async_callback(self._writing.close)
+        except OSError as error:  # everything is given back all the same
+            raise of_system(error, self.directory) from error
 
     async def __aenter__(self) -> Self:
         return self

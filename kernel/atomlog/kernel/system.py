@@ -230,6 +230,8 @@ class SystemFiles:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             with os.fdopen(descriptor, "wb") as file:
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from None
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
