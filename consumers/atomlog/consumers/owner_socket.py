@@ -1,7 +1,7 @@
 """`owner.sock`: how another process of the same user writes while one process holds the store.
 
 A message is `u32 BE length ‖ JSON`. A request is `{"id", "op", …}`, its answer `{"id", "ok": true, "result"}` or
-`{"id", "ok": false, "error"}` with the error of `AtomlogError.to_dict`. Answers come in any order.
+`{"id", "ok": false, "error"}` with the error of `AtomlogError.to_dict`. An id is an integer. Answers come in any order.
 
 The socket is made with mode 0600, and both sides check that the other one is the same user. A path of a socket has at
 most 108 bytes, so both go through the directory's descriptor.
@@ -107,18 +107,20 @@ class OwnerServer:
                     message = await _receive(reader)
                 except OSError:
                     return  # requests that are being worked on are finished; their outcome is in the log
+                if type(message.get("id")) is not int:
+                    return  # its answer would reach nobody, and an id of any depth could not be written back
                 await room.acquire()
                 task = answering.create_task(self._answer(message, writer))
                 task.add_done_callback(lambda _: room.release())
 
     async def _answer(self, message: Message, writer: asyncio.StreamWriter) -> None:
         try:
-            answer: Message = {"id": message.get("id"), "ok": True, "result": await self._handler(message)}
+            answer: Message = {"id": message["id"], "ok": True, "result": await self._handler(message)}
         except AtomlogError as error:
-            answer = {"id": message.get("id"), "ok": False, "error": error.to_dict()}
+            answer = {"id": message["id"], "ok": False, "error": error.to_dict()}
         except Exception as error:  # a bug: told to the one who asked, not to those beside it
             unknown = fail("IN_DOUBT", f"the owner failed on this request: {type(error).__name__}: {error}")
-            answer = {"id": message.get("id"), "ok": False, "error": unknown.to_dict()}
+            answer = {"id": message["id"], "ok": False, "error": unknown.to_dict()}
         with contextlib.suppress(OSError):
             await _send(writer, answer)
 
