@@ -13,7 +13,7 @@ from typing import Any, Final
 from atomlog.kernel import jsontext
 from atomlog.kernel.ids import invalid
 
-SEARCH_CHARACTERS_MAX: Final = 65_536  # of what is embedded: an encoder reads no more, and a blob may be huge
+SEARCH_CHARACTERS_MAX: Final = 1024 * 1024  # of what is embedded: a bound on work, and a blob may have 64 MiB
 _MOVED_CHARACTERS_MIN: Final = 256  # a shorter text takes hardly more room than the reference to it
 _ESCAPED_BYTES_MAX: Final = 6  # of one character in JSON
 _BLOB: Final = "blob"

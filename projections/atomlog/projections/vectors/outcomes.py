@@ -6,6 +6,7 @@ no row's fault; its texts stay undecided.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -39,6 +40,7 @@ class Undecided:
     error: str
 
 
+AT_ONCE_CHARACTERS_MAX: Final = 4 * 1024 * 1024  # of the texts that are held to be encoded, the last one beyond it
 Outcome = Vector | Nothing | Failure | Undecided
 NOTHING = Nothing()
 
@@ -51,11 +53,27 @@ async def outcomes_of(
     cache: EmbeddingCache | None,
 ) -> list[Outcome]:
     """One outcome a revision, in order; None for a revision that the store lost."""
-    opened = [await _opened(content, revision) for revision in revisions]
-    first = [_without_encoder(one, space, encoder) for one in opened]
-    texts = list(dict.fromkeys(text for text in first if isinstance(text, str)))
+    outcomes: list[Outcome] = []
+    waiting: list[Outcome | str] = []
+    characters = 0
+    for revision in revisions:
+        # Each is let go of before the next is opened: a text from the blob store has up to 64 MiB.
+        one = _without_encoder(await _opened(content, revision), space, encoder)
+        waiting.append(one)
+        characters += len(one) if isinstance(one, str) else 0
+        if characters > AT_ONCE_CHARACTERS_MAX:
+            outcomes += await _settled(waiting, space, encoder, cache)
+            waiting, characters = [], 0
+    return outcomes + await _settled(waiting, space, encoder, cache)
+
+
+async def _settled(
+    waiting: Sequence[Outcome | str], space: VectorSpace, encoder: Encoder, cache: EmbeddingCache | None
+) -> list[Outcome]:
+    """The same with an outcome in the place of each text."""
+    texts = list(dict.fromkeys(one for one in waiting if isinstance(one, str)))
     encoded = await _encoded(texts, space, encoder, cache)
-    return [encoded[one] if isinstance(one, str) else one for one in first]
+    return [encoded[one] if isinstance(one, str) else one for one in waiting]
 
 
 async def _opened(content: ContentOpener, revision: bytes | None) -> Opened | Failure:
