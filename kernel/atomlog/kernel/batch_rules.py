@@ -6,13 +6,26 @@ from typing import Any
 from atomlog.kernel.errors import Detail
 from atomlog.kernel.findings import Findings, detail, one_error
 from atomlog.kernel.ids import keyed_id, shown
-from atomlog.kernel.model import Alias, AtomRef, Change, Create, Handle, Keep, Retire, Revise, RevisionRef
+from atomlog.kernel.model import (
+    Alias,
+    AtomRef,
+    Change,
+    Create,
+    Handle,
+    Keep,
+    Retire,
+    Revise,
+    RevisionRef,
+    refers_to_nothing,
+)
 from atomlog.kernel.references import named_space
 from atomlog.schemas.revision import ZERO16
 
 
 def check_whole(changes: Sequence[Change | None], space: str, findings: Findings) -> None:
     """Adds what several changes together make wrong; a change that could not be read is None."""
+    if all(isinstance(change, Create) and change.key is None and refers_to_nothing(change) for change in changes):
+        return  # new atoms that nobody can name
     identities = _Identities(changes, space)
     _check_once(changes, identities, findings)
     _check_pins(changes, identities, findings)

@@ -34,6 +34,7 @@ from atomlog.schemas.revision import REVISION, Clear, decode_clear
 from atomlog.schemas.varint import WireError
 
 BITMAP_BYTES: Final = 32
+_SPACES_MAX: Final = 1_024  # whose digest keys a view remembers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +86,7 @@ class HeadView:
         self.kv = kv
         self.partitions = partitions
         self.layers: list[dict[bytes, bytes]] = []
+        self._digest_keys: dict[tuple[int, str], bytes] = {}
 
     def get(self, key: bytes) -> bytes | None:
         for layer in reversed(self.layers):
@@ -133,7 +135,20 @@ class HeadView:
         return _position(self.get(b"".join((b"s", u16(partition), sized(space), sized(schema)))))
 
     def digest_key(self, partition: int, space: str) -> bytes | None:
-        return self.get(b"d" + u16(partition) + space.encode())
+        """The key of a space never changes once a batch of the space is effective, so it is looked up once."""
+        known = self._digest_keys.get((partition, space))
+        if known is not None:
+            return known
+        key = b"".join((b"d", u16(partition), space.encode()))
+        for layer in reversed(self.layers):
+            if key in layer:
+                return layer[key]
+        found = self.kv.get(key)
+        if found is not None:
+            if len(self._digest_keys) >= _SPACES_MAX:
+                self._digest_keys.clear()
+            self._digest_keys[(partition, space)] = found
+        return found
 
     def place(self, partition: int) -> Place:
         """What is read back, without the layers."""

@@ -82,6 +82,7 @@ def uuid7(unix_us: int, random: bytes) -> bytes:
     return head + (0x7000 | rand_a).to_bytes(2, "big") + bytes((0x80 | (random[0] & 0x3F),)) + random[1:8]
 
 
+@lru_cache(maxsize=1_024)
 def partition_of(space: str, partitions: int) -> int:
     """The partition of a space: first 8 bytes, big-endian, of SHA-256(space), modulo the partitions."""
     return int.from_bytes(hashlib.sha256(space.encode()).digest()[:8], "big") % partitions

@@ -114,6 +114,11 @@ class Retire:
 Change = Create | Revise | Retire
 
 
+def refers_to_nothing(change: Create) -> bool:
+    """Whether a new atom names no other atom, no source and no receipt: nothing has to be looked up for it."""
+    return not (change.slots or change.origins or change.provenance.receipts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadIs:
     path: str

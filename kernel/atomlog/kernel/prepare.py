@@ -6,7 +6,7 @@ All waiting of a write before its decision happens here, so that `decide` stays 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from atomlog.kernel import model
 from atomlog.kernel.content import ContentOpener, Opened
@@ -21,6 +21,7 @@ from atomlog.schemas.revision import ZERO_KEY, Inputs
 
 GATHERED_CODES: Final = ("RECEIPT_EXPIRED", "NOT_FOUND", "KEY_UNAVAILABLE", "PURGED", "INVALID_INPUT")
 NO_KEY: Final = bytes(32)
+NOTHING: Final[Mapping[Any, Any]] = {}
 _DRAWN_MAX: Final = 1_024
 
 
@@ -89,25 +90,30 @@ class Preparer:
             key = self.ring.key_now(digest_key_id) or await self.ring.key(digest_key_id)
             digests = digests_of(request, principal, digest_key_id, key)
         failures: list[Detail] = []
-        handles = await self._handles(request, failures)
-        texts = await self._texts(request, failures)
-        inputs = await self._inputs(request, failures)
-        await self._content_keys(request, handles)
+        handles: Mapping[model.Handle, bytes] = NOTHING
+        texts: Mapping[bytes, bytes | None] = NOTHING
+        inputs: Mapping[str, Inputs] = NOTHING
+        if not _stands_alone(request):
+            handles = await self._handles(request, failures)
+            texts = await self._texts(request, failures)
+            inputs = await self._inputs(request, failures)
+            await self._content_keys(request, handles)
         return Prepared(
             request=request,
             principal=principal,
             request_key=digests.request_key,
             request_digest=digests.request_digest,
             digest_key_id=digests.key_id,
-            assigned=tuple([Assigned(atom=self._new_id(), revision=self._new_id()) for _ in request.changes]),
+            assigned=self._assigned(len(request.changes)),
             texts=texts,
             inputs=inputs,
             handles=handles,
             failures=tuple(failures),
         )
 
-    def _new_id(self) -> bytes:
-        return uuid7(self.clock.now_us(), self.randomness.token(10))
+    def _assigned(self, count: int) -> tuple[Assigned, ...]:
+        now_us, token = self.clock.now_us(), self.randomness.token
+        return tuple([Assigned(uuid7(now_us, token(10)), uuid7(now_us, token(10))) for _ in range(count)])
 
     async def _handles(self, request: model.WriteRequest, failures: list[Detail]) -> Mapping[model.Handle, bytes]:
         resolved: dict[model.Handle, bytes] = {}
@@ -178,8 +184,20 @@ class Preparer:
                 await self.ring.key(head.clear.key_id)
 
 
+def _stands_alone(request: model.WriteRequest) -> bool:
+    """Whether it only makes atoms that refer to nothing, so that there is nothing to be looked up for it."""
+    if request.preconditions:
+        return False
+    for change in request.changes:
+        if not isinstance(change, model.Create) or not model.refers_to_nothing(change):
+            return False
+    return True
+
+
 def cites_receipts(request: model.WriteRequest) -> bool:
     """Whether the request rests on receipts, which then have to be durable before it is."""
+    if _stands_alone(request):
+        return False
     cited = any(not isinstance(change, model.Retire) and change.provenance.receipts for change in request.changes)
     return cited or bool(_handles_of(request))
 

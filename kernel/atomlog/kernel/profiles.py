@@ -111,7 +111,9 @@ def check_profile(case: ProfileCase, *, rights: Container[str], strict: bool) ->
     profile = PROFILES.get(case.schema)
     found = [] if refusal is None else [(".provenance.kind", refusal)]
     if profile is not None:
-        found += [*_value_failures(profile, case), *_slot_failures(profile, case)]
+        found += _value_failures(profile, case)
+        if profile.slots or profile.related_min or case.slots:
+            found += _slot_failures(profile, case)
     elif strict:
         found.append((".schema", f"{case.schema} has no profile, and this space takes no other; {_known(case.schema)}"))
     found += _support_failures(profile, case, kind)
@@ -145,7 +147,9 @@ def _provenance(schema: str, requested: str | None, may_mark: bool) -> tuple[str
 def _value_failures(profile: Profile, case: ProfileCase) -> Iterator[tuple[str, str]]:
     value = case.value
     members: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
-    has_text = isinstance(value, str) or any(isinstance(members.get(name), str) for name in profile.text_in)
+    has_text = isinstance(value, str)
+    for name in profile.text_in:
+        has_text = has_text or isinstance(members.get(name), str)
     if profile.text_in and not has_text:
         shape = " or ".join(f'{{"{name}": TEXT}}' for name in profile.text_in)
         yield ".value", f"a {profile.schema} is a text, or an object with one: {shape}"

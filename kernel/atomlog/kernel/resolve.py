@@ -24,6 +24,10 @@ class References:
         """What cannot be confirmed, does not fit, or would take an atom out of the policy it was made from."""
         failures: list[Detail] = []
         for index, change in enumerate(self._case.request.changes):
+            if isinstance(change, model.Create) and model.refers_to_nothing(change):
+                self.slots.append(())
+                self.origins.append(())
+                continue
             self.slots.append(self._slots(index, change, failures))
             self.origins.append(self._resolve_origins(change, failures))
             failures += self._foreign_inputs(index, change)

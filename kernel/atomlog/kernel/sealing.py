@@ -45,8 +45,11 @@ def forget_ciphers() -> None:
 
 
 def seal(key: bytes, nonce: bytes, plaintext: bytes, associated: bytes) -> bytes:
-    """`nonce ‖ ciphertext ‖ tag` under a key of 32 bytes; the nonce, 12 random bytes, is used once."""
-    return nonce + _cipher(key).encrypt(nonce, plaintext, associated)
+    """`nonce ‖ ciphertext ‖ tag` under a key of 32 bytes; the nonce, 12 random bytes, is used once.
+
+    Its cipher is not kept: what seals is mostly the new key of a new atom.
+    """
+    return nonce + AESGCM(key).encrypt(nonce, plaintext, associated)
 
 
 def unseal(key: bytes, sealed: bytes, associated: bytes) -> bytes:

@@ -19,8 +19,20 @@ from atomlog.kernel.forking import forget, keep_from_children
 T = TypeVar("T")
 
 
+_process = os.getpid()
+
+
+def _note_process() -> None:
+    global _process
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_process)
+
+
 def process_id() -> int:
-    return os.getpid()
+    """Known without asking the system: it is looked at in every call of a store."""
+    return _process
 
 
 def end_process(message: str) -> NoReturn:
@@ -218,6 +230,8 @@ class SystemFiles:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from None
         finally:
             os.close(descriptor)
 
@@ -230,8 +244,6 @@ class SystemFiles:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
             with os.fdopen(descriptor, "wb") as file:
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, path) from None
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

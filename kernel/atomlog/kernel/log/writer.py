@@ -113,7 +113,7 @@ class PartitionWriter:
             self._is_appending = False
         # 3. Tell those in this process.
         first = self.end - len(records)
-        entries = tuple(LogRecord(position=first + n, record=record) for n, record in enumerate(records))
+        entries = tuple([LogRecord(position=first + n, record=record) for n, record in enumerate(records)])
         self._cache.put(Group(first=first, records=entries, bytes=len(step.data) - GROUP_HEADER_BYTES))
         self._wake()
 
