@@ -27,7 +27,7 @@ from rocksdict import (
 )
 
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.rocks_files import Mark, check_database, damaged, mark_of, tables_of
+from atomlog.kernel.rocks_files import IDENTITY_KEY, Mark, check_database, damaged, identity_of, mark_of, tables_of
 
 WRITE_BUFFER_BYTES: Final = 32 * 1024 * 1024
 MEMTABLE_BLOOM_SHARE: Final = 0.02  # of the write buffer
@@ -50,13 +50,15 @@ class RocksKv:
         path: str,
         *,
         writable: bool,
+        identity: bytes = b"",
         mark: Mark | None = None,
         open_again: Callable[[], Rdict] | None = None,
     ) -> None:
-        """`open_again` of a secondary; `mark` is MANIFEST's, from before it was opened."""
+        """`identity` of a primary. `open_again` of a secondary; `mark` is MANIFEST's, from before it was opened."""
         self._database = database
         self._path = path
         self._writable = writable
+        self._identity = identity
         self._mark = mark
         self._open_again = open_again
         self._write_options = WriteOptions()
@@ -125,6 +127,9 @@ class RocksKv:
 
     def write(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()) -> None:
         batch = WriteBatch(raw_mode=True)
+        batch.put(
+            IDENTITY_KEY, self._identity
+        )  # first: a log that is put beside another database's tables is told by it
         for key in deletes:
             batch.delete(key)
         put = batch.put
@@ -208,7 +213,8 @@ class RocksKv:
 def open_primary(path: str, *, block_cache_bytes: int) -> RocksKv:
     """Open for writing, creating the directory. STORE_LOCKED when another has it, CORRUPT when unreadable."""
     check_database(path)
-    return RocksKv(_rdict(path, AccessType.read_write(), _options(block_cache_bytes)), path, writable=True)
+    database = _rdict(path, AccessType.read_write(), _options(block_cache_bytes))
+    return RocksKv(database, path, writable=True, identity=identity_of(path))
 
 
 def open_secondary(path: str, scratch: str, *, block_cache_bytes: int) -> RocksKv:

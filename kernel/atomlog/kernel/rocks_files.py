@@ -2,16 +2,18 @@
 
 It hangs on some flipped bits in MANIFEST. It takes a MANIFEST that ends early, a restored older one too, for the whole,
 and replays whatever write-ahead logs are there: batches that were in a log between the two are then missing, with the
-checkpoint after them. So every frame is checked here, and that the logs follow MANIFEST and each other by sequence
-number. An end that is torn is no damage: what follows it was never there.
+checkpoint after them. It replays the log of another database, too. So every frame is checked here, whose each batch is,
+and that the logs follow MANIFEST and each other by sequence number. An end that is torn is no damage: what follows it
+was never there.
 
 Both kinds of file are blocks of 32 KiB with frames: masked CRC-32C u32 ‖ length u16 ‖ type u8 ‖ bytes, little-endian.
 """
 
+import hashlib
 import os
 import re
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
@@ -33,6 +35,9 @@ _BATCH: Final = struct.Struct("<QI")  # sequence number of its first change, cou
 # Tags of a version edit and the fields behind each: v a varint, s a slice. One that RocksDB may ignore is a slice.
 _SHAPES: Final = "1s 2v 3v 4v 5vs 6vv 7vvvss 9v 10v 100vvvssvv 102vvvvssvv 103vvvssvv 200v 201s 202 203v 300v"
 _EDIT_FIELDS: Final = {int(shape.rstrip("vs")): shape.lstrip("0123456789") for shape in _SHAPES.split()}
+_DATABASE_ID: Final = 8193
+_IDENTITY_BYTES: Final = 8
+IDENTITY_KEY: Final = b"\xff\xff"  # of the row that each batch begins with
 _LOG_NUMBER, _LAST_SEQUENCE, _DELETED_FILE, _NEW_FILES, _IGNORABLE = 2, 4, 6, (7, 100, 102, 103), 1 << 13
 
 
@@ -43,15 +48,17 @@ class _Version:
     log_number: int
     last_sequence: int
     tables: frozenset[int]
+    identity: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """The changes in one write-ahead log: `after` is the next sequence number."""
+    """Changes of a write-ahead log: `after` is the next sequence number. What its batches begin with, and where."""
 
     path: str
     first: int
     after: int
+    begins: Mapping[bytes, int]
 
 
 def check_database(path: str) -> None:
@@ -64,6 +71,14 @@ def check_database(path: str) -> None:
         return
     try:
         _check(path)
+    except OSError as error:
+        raise of_system(error, path) from error
+
+
+def identity_of(path: str) -> bytes:
+    """8 bytes that no other database has. Every batch begins with them: RocksDB's logs do not say whose they are."""
+    try:
+        return _version(path).identity
     except OSError as error:
         raise of_system(error, path) from error
 
@@ -95,6 +110,9 @@ def _check(path: str) -> None:
     for number, span in spans:
         if number < version.log_number:
             continue
+        for begin, offset in span.begins.items():
+            if begin != _begin(version.identity):
+                _refuse(span.path, offset, "a batch of another database: the file was exchanged")
         if span.first > reached:
             what = (
                 f"it begins with change {span.first}, what stands before it ends before {reached}: a file was exchanged"
@@ -115,10 +133,13 @@ def _version(path: str) -> _Version:
     manifest = f"{path}/{current.decode().strip()}"
     log_number = last_sequence = 0
     tables: set[int] = set()
+    identity = b""
     try:
         for offset, payload in _records(manifest):
-            for tag, numbers in _edit(manifest, offset, payload):
-                if tag == _LOG_NUMBER:
+            for tag, numbers, text in _edit(manifest, offset, payload):
+                if tag == _DATABASE_ID:
+                    identity = hashlib.sha256(text).digest()[:_IDENTITY_BYTES]
+                elif tag == _LOG_NUMBER:
                     log_number = max(log_number, *numbers)
                 elif tag == _LAST_SEQUENCE:
                     last_sequence = max(last_sequence, *numbers)
@@ -130,27 +151,27 @@ def _version(path: str) -> _Version:
         if _read(f"{path}/CURRENT") != current:
             return _version(path)  # its writer began a new one
         raise damaged(manifest, "it is missing, and CURRENT names it") from None
-    return _Version(log_number, last_sequence, frozenset(tables))
+    return _Version(log_number, last_sequence, frozenset(tables), identity)
 
 
-def _edit(path: str, offset: int, payload: bytes) -> Iterator[tuple[int, Sequence[int]]]:
-    """(tag, its numbers) of each field of a version edit."""
+def _edit(path: str, offset: int, payload: bytes) -> Iterator[tuple[int, Sequence[int], bytes]]:
+    """(tag, its numbers, its last slice) of each field of a version edit."""
     fields = _Fields(path, offset, payload)
     while not fields.is_done:
         tag = fields.varint()
         shape = "s" if tag & _IGNORABLE else _EDIT_FIELDS.get(tag)
         if shape is None:
             _refuse(path, offset, f"an edit with the unknown tag {tag}")
-        numbers = []
+        numbers, text = [], b""
         for kind in shape:
             if kind == "v":
                 numbers.append(fields.varint())
             else:
-                fields.skip_slice()
+                text = fields.slice()
         if tag == _NEW_FILES[-1]:
             while fields.varint() != 1:
-                fields.skip_slice()
-        yield tag, numbers
+                fields.slice()
+        yield tag, numbers, text
 
 
 class _Fields:
@@ -177,18 +198,30 @@ class _Fields:
             shift += 7
         raise damaged(self._path, "an edit that ends too early", self._offset)
 
-    def skip_slice(self) -> None:
+    def slice(self) -> bytes:
         length = self.varint()
+        found = self._payload[self._at : self._at + length]
         self._at += length
         if self._at > len(self._payload):
             _refuse(self._path, self._offset, "an edit that ends too early")
+        return found
+
+
+def _begin(identity: bytes) -> bytes:
+    """The first change of a batch, as it stands in the log: a put of the row of the identity."""
+    return b"\x01" + bytes((len(IDENTITY_KEY),)) + IDENTITY_KEY + bytes((_IDENTITY_BYTES,)) + identity
+
+
+_BEGIN_BYTES: Final = len(_begin(bytes(_IDENTITY_BYTES)))
 
 
 def _span(path: str) -> _Span | None:
     """None for a log without a change, or one that went away meanwhile: then MANIFEST has what was in it."""
     first = after = None
+    begins: dict[bytes, int] = {}
     try:
         for offset, payload in _records(path):
+            begins.setdefault(payload[_BATCH.size : _BATCH.size + _BEGIN_BYTES], offset)
             if len(payload) < _BATCH.size:
                 _refuse(path, offset, "a batch that is too short")
             sequence, count = _BATCH.unpack_from(payload)
@@ -198,7 +231,7 @@ def _span(path: str) -> _Span | None:
             after = sequence + count
     except FileNotFoundError:
         return None
-    return None if first is None or after is None else _Span(path, first, after)
+    return None if first is None or after is None else _Span(path, first, after, begins)
 
 
 def _records(path: str) -> Iterator[tuple[int, bytes]]:
