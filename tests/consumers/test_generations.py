@@ -210,3 +210,25 @@ def test_another_fault_of_the_disk_is_not_called_read_only(tmp_path: Path) -> No
     directory = GenerationDirectory(UnwritableFiles(OSError(errno.EIO, "bad")), str(tmp_path), "ids")
     with pytest.raises(OSError, match="bad"):
         directory.lock()
+
+
+class Full(SystemFiles):
+    """A disk on which nothing more can be written."""
+
+    def open(self, path: str, *, write: bool, create: bool = False) -> SystemFile:
+        return FullFile(super().open(path, write=write, create=create)._descriptor, path)
+
+
+class FullFile(SystemFile):
+    def write_at(self, offset: int, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", self._path)
+
+
+def test_a_lock_whose_file_cannot_be_written_is_not_held_by_nobody_for_ever(
+    directory: GenerationDirectory, tmp_path: Path
+) -> None:
+    with pytest.raises(OSError, match="No space"):
+        GenerationDirectory(Full(), str(tmp_path), "ids").try_lock()
+    held = directory.try_lock()
+    assert held is not None
+    held.release()

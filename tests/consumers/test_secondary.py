@@ -269,3 +269,16 @@ def test_a_follower_killed_while_it_applies_ends_in_the_state_of_one_that_never_
         await survivor.close()
 
     run(scenario())
+
+
+def test_whoever_waits_to_catch_a_view_up_while_it_is_closed_finds_it_closed_and_not_broken(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World.make(tmp_path)
+        await world.write(3)
+        follower = await Follower.start(world.context, world.directory("toy"), toy())
+        view = await view_of(world, toy())
+        await asyncio.gather(view.close(), view.catch_up())
+        await follower.close()
+        await world.close()
+
+    run(scenario())

@@ -16,7 +16,6 @@ from atomlog.consumers.context import Context, Lag, ProjectionKind
 from atomlog.consumers.generations import Generation, GenerationDirectory, HeldLock
 from atomlog.consumers.handles import Handle, opened
 from atomlog.consumers.lag import LagMeter
-from atomlog.consumers.processes import process_id
 from atomlog.consumers.views import Health, Standing, describe, health_of, is_behind, lagging
 from atomlog.consumers.waiting import Signal, first_of
 from atomlog.consumers.watchdog import log_ends, watch
@@ -26,8 +25,8 @@ from atomlog.projections.base import Projection
 
 IDLE_SECONDS_MAX: Final = 0.5  # how long a new CURRENT may go unnoticed while nothing is written
 SWAP_RETRY_US: Final = 5_000_000
-LOOK_US: Final = 50_000  # between two looks for a new CURRENT that reads cause
 CLOSE_SECONDS_MAX: Final = 10.0
+LOOK_US: Final = 50_000  # between two looks for a new CURRENT that reads cause
 
 
 class Follower:
@@ -62,8 +61,8 @@ class Follower:
         self._is_preparing = False
         self._dirty = 0  # records applied since the last sync
         self._progress = 0  # for the watchdog: goes up whenever something is applied, to either generation
-        self._looked_us = 0  # for a new CURRENT, by a read
         self._synced_us = context.clock.monotonic_us()
+        self._looked_us = 0  # for a new CURRENT, by a read
         self._swap_after_us = 0
         self._background_error: str | None = None
         self._noted: dict[str, Any] = {}
@@ -130,9 +129,9 @@ class Follower:
     @property
     def health(self) -> Health:
         return health_of(self._handle.projection, self.error, troubled=self._background_error is not None)
+
     def pin(self) -> Handle:
         return self._handle.pin()
-
 
     def pinned(self) -> AbstractAsyncContextManager[Projection]:
         return self._handle.pinned()
@@ -141,11 +140,11 @@ class Follower:
         return {partition: applier.position - 1 for partition, applier in self._appliers.items()}
 
     async def catch_up(self) -> None:
+        """Begin to move over to a generation that was published since; readers need not wait for it."""
         now_us = self._context.clock.monotonic_us()
         if now_us - self._looked_us < LOOK_US:  # reads come faster than generations are published
             return
         self._looked_us = now_us
-        """Begin to move over to a generation that was published since; readers need not wait for it."""
         if self._new_current() is not None:
             self._wake.notify()
 
@@ -175,7 +174,7 @@ class Follower:
             health=self.health,
             error=self.error,
             lags=await self.lag(),
-            follower=process_id(),
+            follower=self._directory.process_id(),
             restarts=self.restarts,
         )
         async with self.pinned() as projection:
@@ -421,7 +420,7 @@ class Follower:
         """Tell other processes when this projection degrades, stops or recovers, and who follows."""
         error = self.error
         note = {
-            "pid": None if is_closing else process_id(),
+            "pid": None if is_closing else self._directory.process_id(),
             "health": self.health,
             "error": None if error is None else error.to_dict(),
             "background_error": self._background_error,

@@ -15,7 +15,7 @@ counts once CURRENT names it, which is one atomic, durable replacement.
 
 import errno
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -62,11 +62,20 @@ class Scratch:
 class GenerationDirectory:
     """`projections/<name>` of the store at `root`. Any number of processes may have one; it holds no state.
 
-    Methods that change what others use say who may call them.
+    Methods that change what others use say who may call them. `process_id`: the number that they see.
     """
 
-    def __init__(self, files: Files, root: str, name: str, on_event: OnEvent = log_event) -> None:
+    def __init__(
+        self,
+        files: Files,
+        root: str,
+        name: str,
+        on_event: OnEvent = log_event,
+        *,
+        process_id: Callable[[], int] = process_id,
+    ) -> None:
         self.name = name
+        self.process_id = process_id
         self.directory = f"{root}/projections/{name}"
         self._files = files
         self._on_event = on_event
@@ -169,11 +178,11 @@ class GenerationDirectory:
         """A new scratch directory, locked; `drop` it when the secondary is closed."""
         self._make()
         for number in range(_SCRATCH_MAX):
-            directory = f"{self.directory}/secondary-{process_id()}-{number}"
+            directory = f"{self.directory}/secondary-{self.process_id()}-{number}"
             if self._files.exists(directory):
                 continue
             self._make(directory)
-            held = self._try(f"secondary-{process_id()}-{number}/lock")
+            held = self._try(f"secondary-{self.process_id()}-{number}/lock")
             # A sweeper may have taken or removed the new directory in between: then it is not ours.
             if held is not None and self._files.exists(f"{directory}/lock"):
                 return Scratch(directory=directory, lock=held)
@@ -250,11 +259,17 @@ class GenerationDirectory:
             return None  # a scratch directory that went away meanwhile
         except OSError as error:
             raise self._refused(error) from None
-        if not opened.lock():
+        try:
+            is_held = opened.lock()
+            if is_held:
+                opened.truncate(0)
+                opened.write_at(0, f"{self.process_id()}\n".encode())
+        except BaseException:
+            opened.close()  # a lock that nobody knows of would be held until this process ends
+            raise
+        if not is_held:
             opened.close()
             return None
-        opened.truncate(0)
-        opened.write_at(0, f"{process_id()}\n".encode())
         return HeldLock(opened)
 
     def _noted(self, file: str) -> int | None:

@@ -41,6 +41,7 @@ class SecondaryView:
         self._meter = LagMeter(context)
         self._catching_up = asyncio.Lock()
         self._looked_us = 0  # when the store was last caught up
+        self._is_closed = False
 
     @classmethod
     async def open(
@@ -87,7 +88,8 @@ class SecondaryView:
 
     async def catch_up(self) -> None:
         async with self._catching_up:
-            if await self._has_everything():
+            # Whoever waited for this lock while the view was closed has another view to turn to.
+            if self._is_closed or await self._has_everything():
                 return
             current = self._directory.current()
             if current is not None and current.name not in (self.generation, self._next and self._next.generation.name):
@@ -135,6 +137,7 @@ class SecondaryView:
         for handle in (*self._retired, self._handle):  # readers that wait inside still catch up meanwhile
             await handle.drained(self._context.clock, CLOSE_SECONDS_MAX)
         async with self._catching_up, AsyncExitStack() as closing:
+            self._is_closed = True
             for handle in (*self._retired, self._handle, *([self._next] if self._next else [])):
                 closing.push_async_callback(handle.close, self._context.workers, self._directory)
 

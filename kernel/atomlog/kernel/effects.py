@@ -79,7 +79,7 @@ def effects_of(partition: int, batch: Batch, revisions: Sequence[Encoded]) -> Ba
     for index, (data, end, clear, former) in enumerate(revisions):
         marks = [scope_tag + sized(clear.schema)]
         if clear.slots or former:
-            touched = {(slot.role, slot.target) for slot in (*clear.slots, *(former or ()))}
+            touched = dict.fromkeys((slot.role, slot.target) for slot in (*clear.slots, *(former or ())))
             marks += [range_key(tag, space, role, target) for role, target in touched]
         found.append(
             RevisionEffects(

@@ -42,7 +42,7 @@ class Owner:
         self._failure: AtomlogError | None = None
         self._may_claim = world.log.exclusive  # without being told to: nobody else can, or the last Claim is an own one
         self._claiming: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order in which they began: a set has another each run
         self._in_hand = InHand(requests_max=world.settings.queue_requests_max, bytes_max=world.settings.queue_bytes_max)
         self._settled = HeadView(world.heads.kv, world.log.partitions)  # what is read back
         view = HeadView(world.heads.kv, world.log.partitions)  # what is on its way, laid over it
@@ -378,12 +378,12 @@ class Owner:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """A task that this owner cannot do without: its failure ends the partition."""
         task = asyncio.create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._failed(error)
@@ -391,11 +391,11 @@ class Owner:
     def _work_on(self, ask: Ask, work: Callable[[Ask], Coroutine[Any, Any, None]]) -> None:
         """A task for one ask, which is answered however it ends."""
         task = asyncio.create_task(work(ask))
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(lambda done: self._worked_on(ask, done))
 
     def _worked_on(self, ask: Ask, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if task.cancelled():
             ask.refuse(self._in_doubt("the store was closed"))
         elif isinstance(error := task.exception(), Exception):
