@@ -1,7 +1,7 @@
 """P1 and P2: durable writes of many clients, against a peer and against a bare file."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -43,7 +43,7 @@ def batch(first: int, changes: int) -> dict[str, Any]:
     }
 
 
-async def write_all(store: AsyncStore, batches: Sequence[Mapping[str, Any]], clients: int = CLIENTS) -> None:
+async def write_all(store: AsyncStore, batches: Iterable[Mapping[str, Any]], clients: int = CLIENTS) -> None:
     """Write them, `clients` at a time: each client sends its next batch when its last one is answered."""
     waiting = iter(batches)
 
