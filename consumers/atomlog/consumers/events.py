@@ -15,6 +15,7 @@ TROUBLES: Final = frozenset(
         "background_failed",
         "clock_behind",
         "closed_under_a_reader",
+        "damage_found",
         "follower_failed",
         "generation_lost",
         "heads_failed",

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.generations import GenerationDirectory, Scratch
 from atomlog.kernel.content import ContentOpener
 from atomlog.kernel.errors import AtomlogError
@@ -54,7 +55,8 @@ class VectorsKind:
     """The `ProjectionKind` of vectors: `db/` and `shards/` in a generation, and the embedding cache beside them.
 
     The cache outlives generations, so that a rebuild does not pay for embeddings again. One process writes it; another
-    one, a rebuild beside a follower, reads it and keeps its own new embeddings only in its generation.
+    one, a rebuild beside a follower, reads it and keeps its own new embeddings only in its generation. One that is
+    damaged is done without. Damaged files that can be made again are said as events, `damage_found`.
     """
 
     name = "vectors"
@@ -71,6 +73,7 @@ class VectorsKind:
         files: Files,
         workers: Workers,
         settings: Settings,
+        on_event: OnEvent = log_event,
     ) -> None:
         self._partitions = partitions
         self._shard_rows = shard_rows
@@ -80,6 +83,8 @@ class VectorsKind:
         self._files = files
         self._workers = workers
         self._settings = settings
+        self._on_event = on_event
+        self._told: Sequence[str] = ()
         self._cache = _SharedCache(directory, settings.block_cache_bytes)
 
     def open_primary(self, directory: str) -> Projection:
@@ -102,16 +107,26 @@ class VectorsKind:
     async def prepare(self, projection: Projection) -> None:
         assert isinstance(projection, Vectors)
         await projection.load()
+        self._tell(projection)
 
     async def step(self, projection: Projection) -> bool:
         assert isinstance(projection, Vectors)
-        return await projection.step()
+        did = await projection.step()
+        self._tell(projection)
+        return did
 
     def unfinished(self, projection: Projection) -> int:
         """Rows that were not looked at or wait for another try; those that have failed for good are done with."""
         assert isinstance(projection, Vectors)
         works = [(n, projection.work(n, space.id)) for n in range(self._partitions) for space in self._spaces]
         return sum(projection.rows(partition) - work.cursor + work.retrying for partition, work in works)
+
+    def _tell(self, projection: Vectors) -> None:
+        incidents = (*projection.incidents, *([] if self._cache.fault is None else [self._cache.fault]))
+        for incident in incidents:
+            if incident not in self._told:
+                self._on_event({"event": "damage_found", "projection": self.name, "error": incident})
+        self._told = incidents
 
     def _retrying(self, kv: Kv, directory: str, cache: Kv | None) -> Vectors:
         """What failed in an earlier process, or had no master key there, is tried again by this one."""
@@ -132,7 +147,7 @@ class VectorsKind:
             content=self._content,
             encoders=self._encoders,
             cache=cache,
-            on_close=self._cache.give_back if cache is not None else lambda: None,
+            on_close=self._cache.give_back if kv.writable else lambda: None,
         )
 
 
@@ -152,6 +167,7 @@ class _SharedCache:
     """`projections/vectors/cache`, opened once for all generations that this process has open."""
 
     def __init__(self, directory: GenerationDirectory, block_cache_bytes: int) -> None:
+        self.fault: str | None = None  # why it could not be opened
         self._directory = directory
         self._block_cache_bytes = block_cache_bytes
         self._kv: Kv | None = None
@@ -159,10 +175,17 @@ class _SharedCache:
         self._users = 0
         self._lock = threading.Lock()  # generations are opened and closed on the workers' threads
 
-    def take(self) -> Kv:
+    def take(self) -> Kv | None:
+        """None when it is damaged: then it is done without."""
         with self._lock:
             if self._kv is None:
-                self._kv = self._open()
+                try:
+                    self._kv = self._open()
+                except AtomlogError as error:
+                    if error.code != "CORRUPT":
+                        raise
+                    self.fault = error.message
+                    self._drop_scratch()
             self._users += 1
             return self._kv
 
@@ -172,9 +195,12 @@ class _SharedCache:
             if self._users == 0 and self._kv is not None:
                 self._kv.close()
                 self._kv = None
-                if self._scratch is not None:
-                    self._directory.drop(self._scratch)
-                    self._scratch = None
+                self._drop_scratch()
+
+    def _drop_scratch(self) -> None:
+        if self._scratch is not None:
+            self._directory.drop(self._scratch)
+            self._scratch = None
 
     def _open(self) -> Kv:
         path = f"{self._directory.directory}/cache"

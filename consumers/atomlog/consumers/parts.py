@@ -164,6 +164,7 @@ def projection_kinds(parts: Parts) -> Mapping[str, ProjectionKind]:
             files=parts.machine.files,
             workers=parts.machine.workers,
             settings=settings,
+            on_event=parts.on_event,
         ),
     )
     return {kind.name: kind for kind in kinds}

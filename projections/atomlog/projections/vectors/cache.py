@@ -5,10 +5,12 @@ gave, float32 little-endian.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
+from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.ports import Kv
 from atomlog.kernel.vector_spaces import VectorSpace
 from atomlog.projections.vectors.blocks import F32
@@ -17,14 +19,17 @@ from atomlog.projections.vectors.scoring import Vector
 
 
 class EmbeddingCache:
-    """Over a store of its own. The caller closes it."""
+    """Over a store of its own, which the caller closes. What is found damaged is as if it were not there."""
 
     def __init__(self, kv: Kv) -> None:
         self._kv = kv
+        self.fault: str | None = None  # what was found damaged in it last
 
     def find(self, space: VectorSpace, texts: Sequence[str]) -> dict[str, Vector]:
         """Those of the texts that are known."""
-        values = self._kv.get_many([_key(space, text) for text in texts])
+        values: Sequence[bytes | None] = [None] * len(texts)
+        with self._if_sound():
+            values = self._kv.get_many([_key(space, text) for text in texts])
         return {
             text: np.frombuffer(value, dtype=F32)
             for text, value in zip(texts, values, strict=True)
@@ -32,10 +37,22 @@ class EmbeddingCache:
         }
 
     def add(self, space: VectorSpace, found: Mapping[str, Vector]) -> None:
-        self._kv.write([(_key(space, text), row.astype(F32).tobytes()) for text, row in found.items()])
+        with self._if_sound():
+            self._kv.write([(_key(space, text), row.astype(F32).tobytes()) for text, row in found.items()])
 
     def sync(self) -> None:
-        self._kv.sync()
+        with self._if_sound():
+            self._kv.sync()
+
+    @contextmanager
+    def _if_sound(self) -> Iterator[None]:
+        """Embeddings can be made again: damage here costs time, and nothing else."""
+        try:
+            yield
+        except AtomlogError as error:
+            if error.code != "CORRUPT":
+                raise
+            self.fault = error.message
 
 
 def _key(space: VectorSpace, text: str) -> bytes:

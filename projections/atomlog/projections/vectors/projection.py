@@ -230,7 +230,8 @@ class Vectors(KvProjection):
     @property
     def incidents(self) -> Sequence[str]:
         """Damaged files that were found, and their repair; the last hundred, oldest first."""
-        return tuple(self._shelf.incidents)
+        fault = None if self._cache is None else self._cache.fault
+        return (*self._shelf.incidents, *([] if fault is None else [fault]))
 
     def work(self, partition: int, space: str) -> Work:
         return self._embedder.work(partition, self._space(space))
