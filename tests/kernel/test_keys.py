@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from atomlog.kernel import keys as keys_module
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.keys import KeyAllocator, KeyRing
 from atomlog.kernel.keystore import MemoryKeyStore, SqliteKeyStore
-from atomlog.kernel.ports import KeyStore
+from atomlog.kernel.ports import KeyPage, KeyStore
 from atomlog.kernel.sealing import unwrap_page
 from atomlog.kernel.system import ThreadWorkers
 from tests.support.sealed import (
@@ -471,6 +471,31 @@ def test_destroying_twice_changes_nothing() -> None:
         assert store.puts == puts
 
     asyncio.run(work())
+
+
+def test_two_owners_that_destroy_keys_of_one_page_at_once_destroy_both() -> None:
+    class Overtaken(MemoryKeyStore):
+        """Another owner's put comes before the first one of this one."""
+
+        async def put(self, pages: Sequence[KeyPage]) -> None:
+            if pages[0].version > 1 and not met:
+                met.append(pages)
+                await other.destroy(used_by(taken[2][0]))
+            await super().put(pages)
+
+    async def run() -> None:
+        nonlocal other, taken
+        taken = await some_keys(ring_of(store), 3)
+        other = await started(ring_of(store), 2)
+        await (await started(ring_of(store), 3)).destroy(used_by(taken[1][0]))
+
+    store, met = Overtaken(), list[Sequence[KeyPage]]()
+    other: KeyAllocator
+    taken: list[tuple[KeyId, bytes]]
+    asyncio.run(run())
+    assert met
+    page = store._pages[taken[0][0][:8]]
+    assert (page.version, indexes_of(page.destroyed)) == (3, {1, 2})
 
 
 def test_a_key_that_is_ready_is_not_handed_out_once_destroyed() -> None:

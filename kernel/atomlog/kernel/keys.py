@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from atomlog.kernel.errors import AtomlogError, UnavailableError, fail
+from atomlog.kernel.errors import AtomlogError, FatalError, UnavailableError, fail
 from atomlog.kernel.ports import Clock, KeyPage, KeyStore, Randomness
 from atomlog.kernel.sealing import (
     BITMAP_BYTES,
@@ -32,6 +32,7 @@ _MISSED_MAX: Final = 1_024
 _POLL_MS: Final = 20
 _REFILL_PAGES_MAX: Final = 16
 _DESTROY_CHUNK: Final = 64  # pages rewritten in one transaction
+_DESTROY_TRIES_MAX: Final = 10  # each lost to another owner, which has destroyed some of the same page
 _ALL: Final = (1 << PAGE_KEYS) - 1
 _NOTHING: Final[Mapping[bytes, bytes]] = {}
 
@@ -266,9 +267,7 @@ class KeyAllocator:
         names = list(pages)
         for at in range(0, len(names), _DESTROY_CHUNK):
             chunk = names[at : at + _DESTROY_CHUNK]
-            rewritten = [page for name in chunk if (page := await self._without(name, _number(pages[name])))]
-            if rewritten:
-                await self._ring.store.put(rewritten)
+            await self._rewrite({name: _number(pages[name]) for name in chunk})
             self._ring.forget(chunk)
             self._withdraw({name: _number(pages[name]) for name in chunk})
 
@@ -276,6 +275,22 @@ class KeyAllocator:
         """Let a page that is being made become durable."""
         if self._refilling is not None:
             await asyncio.wait((self._refilling,))
+
+    async def _rewrite(self, pages: Mapping[bytes, int]) -> None:
+        """Store these pages without these keys. Where another owner did so at the same time, add to what it stored."""
+        tries_left = _DESTROY_TRIES_MAX
+        while rewritten := [page for name, keys in pages.items() if (page := await self._without(name, keys))]:
+            tries_left -= 1
+            try:
+                await self._ring.store.put(rewritten)
+                return
+            except FatalError:
+                stored = [await self._ring.store.get(page.page) for page in rewritten]
+                moved = any(
+                    now is not None and now.version >= new.version for now, new in zip(stored, rewritten, strict=True)
+                )
+                if not moved or not tries_left:
+                    raise
 
     async def _without(self, page: bytes, keys: int) -> KeyPage | None:
         stored = await self._ring.store.get(page)

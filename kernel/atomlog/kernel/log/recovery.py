@@ -54,12 +54,16 @@ def recover(files: Files, place: Place, sync: Callable[[File, str], None]) -> Re
     try:
         header = read_segment_header(segment, path, place, firsts[-1])
         published = read_durable_end(files, place.durable_end)
-        # 2. The end of its last whole group.
-        spot = find_end(segment, path, first_spot(header), acknowledged=published or 0)
+        # 2. Its last whole group.
+        before, spot = last_group(segment, path, first_spot(header), acknowledged=published or 0)
         # 3. What comes after it goes. What stays may be in the page cache only: it must be durable before it is read.
+        # If it is there because its owner's fsync failed, its pages count as clean, and a sync alone writes none of
+        # them: so it is written again.
         cut_bytes = segment.size() - spot.offset
         if cut_bytes:
             segment.truncate(spot.offset)
+        if published is None or published < spot.position:
+            segment.write_at(before.offset, segment.read_at(before.offset, spot.offset - before.offset))
         sync(segment, path)
         # 4. Only now may readers see it.
         durable_end = _publish(files, place, spot.position, sync)
@@ -72,17 +76,22 @@ def recover(files: Files, place: Place, sync: Callable[[File, str], None]) -> Re
 
 def find_end(file: File, path: str, begin: Spot, *, acknowledged: int) -> Spot:
     """The spot after the last whole group. CORRUPT when what follows it cannot be a torn tail."""
+    return last_group(file, path, begin, acknowledged=acknowledged)[1]
+
+
+def last_group(file: File, path: str, begin: Spot, *, acknowledged: int) -> tuple[Spot, Spot]:
+    """The spots before and after the last whole group, one and the same when there is none. See `find_end`."""
     size = file.size()
     window = Window(file, _SCAN_BYTES)
-    spot = begin
+    before = spot = begin
     while spot.offset < size and (after := _next(window, path, spot)):
-        spot = after
+        before, spot = spot, after
     if spot.position < acknowledged:
         raise corrupt(path, spot.offset, *_lost(spot, size, acknowledged))
     if spot.offset < size and (later := _find_group(window, spot.offset + 1)) is not None:
         what = f"no whole group of position {spot.position} stands here, but one follows at byte {later}"
         raise corrupt(path, spot.offset, what)
-    return spot
+    return before, spot
 
 
 def _next(window: Window, path: str, spot: Spot) -> Spot | None:
