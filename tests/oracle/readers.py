@@ -62,3 +62,44 @@ def fingerprints() -> dict[str, list[bytes]]:
     """Kind → fingerprints, from the pins of the released schemas."""
     pins = json.loads((TESTS / "schemas" / "released.json").read_text("utf-8"))
     return {name.removesuffix("V1"): [bytes.fromhex(pin["fingerprint"])] for name, pin in pins.items()}
+
+
+def segment_records(raw_segment: bytes, first: int, link: bytes, end: int) -> tuple[list[Any], bytes]:
+    """The packed records of a segment below position `end`, and the link of what follows its last group.
+
+    Everything from the header to the last group must fit without a gap: positions, lengths, links.
+    """
+    assert raw_segment[:8] == b"ATOMLOG\x01", "no segment"
+    assert int.from_bytes(raw_segment[28:36], "big") == first, "the segment begins at another position"
+    assert raw_segment[36:52] == link, "the segment does not follow the one before it"
+    link, at = _link(raw_segment[:56]), 56
+    found: list[Any] = []
+    while first + len(found) < end and at < len(raw_segment):
+        head = raw_segment[at : at + 40]
+        assert head[:4] == b"\xa7AG\x01", f"byte {at}: no group"
+        size, count = int.from_bytes(head[4:8], "big"), int.from_bytes(head[8:12], "big")
+        assert head[24:40] == link, f"byte {at}: the group does not follow what stands before it"
+        packed = raw_segment[at + 40 : at + 40 + size]
+        assert len(packed) == size, f"byte {at}: the group is cut"
+        link, at = _link(head), at + 40 + size
+        before = len(found)
+        while packed:
+            record, packed = _unpacked(packed)
+            found.append(record)
+        assert len(found) - before == count, f"byte {at}: {count} records are said, {len(found) - before} are there"
+    return found, link
+
+
+def _link(head: bytes) -> bytes:
+    return hashlib.sha256(head).digest()[:16]
+
+
+def _unpacked(packed: bytes) -> tuple[tuple[list[tuple[str, bytes]], bytes], bytes]:
+    headers = []
+    for name in ("rule", "kind", "term", "owner", "seq", "schema", "chain"):
+        size = int.from_bytes(packed[:2], "big")
+        headers.append((name, packed[2 : 2 + size]))
+        packed = packed[2 + size :]
+    size = int.from_bytes(packed[:4], "big")
+    assert len(packed) >= 4 + size, "a record is cut"
+    return (headers, packed[4 : 4 + size]), packed[4 + size :]
