@@ -28,7 +28,7 @@ from atomlog.kernel.settings import Settings
 from atomlog.projections.base import Projection
 from atomlog.projections.ids import Ids
 
-REPLAY_BYTES: Final = 4 * 1024 * 1024
+REPLAY_BYTES: Final = 1024 * 1024  # of log at once: more waits longer in memory, and falls out of the caches
 Progress = Callable[[int, int], None]
 """(records done, records in all)."""
 

@@ -21,7 +21,7 @@ from atomlog.consumers.generations import GenerationDirectory
 from atomlog.consumers.heads_projection import HeadsProjection
 from atomlog.consumers.kinds import RocksKind
 from atomlog.consumers.parts import Parts, open_parts, projection_kinds
-from atomlog.consumers.processes import SAFE_PATH, interpreter
+from atomlog.consumers.processes import SAFE_PATH, interpreter, make_no_cycles
 from atomlog.consumers.rebuild_job import RebuildJob, RebuildReport, run_job
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel import jsontext
@@ -174,4 +174,5 @@ def _tell(line: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    make_no_cycles()
     asyncio.run(_main())

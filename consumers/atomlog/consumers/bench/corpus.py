@@ -22,6 +22,8 @@ RETIRED_A_BATCH: Final = 1
 RECENT: Final = 2_000  # atoms that are referred to and changed: a history turns to what is new
 TEXT_WORDS: Final = range(110, 210)
 WORDS: Final = 4_096
+TOPICS: Final = 64  # a text is about one: seven of ten words are of its own 64
+TOPIC_WORDS: Final = WORDS // TOPICS
 _SYLLABLES: Final = ("ka", "to", "mi", "ren", "so", "lu", "ve", "an", "shi", "or", "da", "pel", "ni", "ga", "bru", "e")
 
 
@@ -90,9 +92,17 @@ class Corpus:
         self.revisions += len(self._changes)
 
     def text(self) -> str:
-        """Words of a fixed vocabulary, about 800 characters."""
+        """Words of a fixed vocabulary about one topic, about 800 characters."""
         count = TEXT_WORDS[self._draws.one(len(TEXT_WORDS))]
-        return " ".join(self._words[one] for one in self._draws.some(count, WORDS))
+        first = self._draws.one(TOPICS) * TOPIC_WORDS
+        drawn = self._draws.some(count, 10 * WORDS)
+        return " ".join(self._words[one // 10 if one % 10 > 6 else first + one // 10 % TOPIC_WORDS] for one in drawn)
+
+    def texts(self, changes: int = BATCH_CHANGES) -> dict[str, Any]:
+        """Another batch, of new texts alone; nothing refers to them."""
+        self._writes += 1
+        created = [{"op": "create", "schema": "source", "value": {"text": self.text()}} for _ in range(changes)]
+        return {"space": self.space, "idempotency_key": f"corpus-{self._writes}", "changes": created}
 
     def _group(self, number: int) -> dict[str, Any]:
         title = f"group {self._writes}-{number}"
