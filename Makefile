@@ -18,7 +18,7 @@ UV_COMPILE := $(LOCK_VENV)/bin/uv pip compile --quiet --universal --generate-has
 
 .DEFAULT_GOAL := ci
 .DELETE_ON_ERROR:
-.PHONY: ci check test fuzz demo bench bench-large bench-smoke install format wheel lock clean help prerequisites
+.PHONY: ci check test fuzz simulate soak-simulation demo bench bench-large bench-smoke install format wheel lock clean help prerequisites
 
 ci: check test ## what CI runs (the default)
 
@@ -34,6 +34,12 @@ test: $(STAMP) ## every test (PYTEST_ARGS='-k name' to choose, PYTEST_WORKERS=n)
 
 fuzz: $(STAMP) ## each decoder FUZZ_SECONDS=60 long, from a new seed; what it finds goes to tests/fuzz/corpus (FUZZ='name …')
 	$(BIN)/python -m tests.fuzz --seconds $(or $(FUZZ_SECONDS),60) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED)) $(FUZZ)
+
+simulate: $(STAMP) ## one simulation again, with its trace: SEED=1441
+	@$(BIN)/python -m tests.simulation --seed $(or $(SEED),$(error name a seed: make simulate SEED=1441))
+
+soak-simulation: $(STAMP) ## simulations from a new seed on, SECONDS=600 long; prints where it began and what failed
+	$(BIN)/python -m tests.simulation --soak $(or $(SECONDS),600)
 
 demo: $(STAMP) ## install, then run the program's own demonstration
 	$(BIN)/atomlog demo
@@ -69,7 +75,7 @@ clean: ## remove the environment, caches and built files
 	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 # --- the environment: rebuilt only when the lock or pyproject.toml changes --------------------------------
 
