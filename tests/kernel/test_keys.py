@@ -483,15 +483,16 @@ def test_two_owners_that_destroy_keys_of_one_page_at_once_destroy_both() -> None
                 await other.destroy(used_by(taken[2][0]))
             await super().put(pages)
 
+    store, met = Overtaken(), list[Sequence[KeyPage]]()
+    taken: list[tuple[KeyId, bytes]] = []
+    other = KeyAllocator(ring_of(store), 0)
+
     async def run() -> None:
-        nonlocal other, taken
-        taken = await some_keys(ring_of(store), 3)
+        nonlocal other
+        taken.extend(await some_keys(ring_of(store), 3))
         other = await started(ring_of(store), 2)
         await (await started(ring_of(store), 3)).destroy(used_by(taken[1][0]))
 
-    store, met = Overtaken(), list[Sequence[KeyPage]]()
-    other: KeyAllocator
-    taken: list[tuple[KeyId, bytes]]
     asyncio.run(run())
     assert met
     page = store._pages[taken[0][0][:8]]

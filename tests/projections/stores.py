@@ -40,11 +40,12 @@ def rocks() -> Iterator[Kv]:
 
 @dataclass(slots=True)
 class Watched:
-    """A store that counts the pairs which scans hand out, and fails to write while told to."""
+    """A store that counts the pairs which scans hand out, and fails to write while told to, or after some writes."""
 
     kv: Kv
     pairs_read: int = 0
     fails: bool = False
+    writes_left: int | None = None
 
     @property
     def writable(self) -> bool:
@@ -65,8 +66,10 @@ class Watched:
         return self.kv.scan_back(start, stop)
 
     def write(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()) -> None:
-        if self.fails:
+        if self.fails or self.writes_left == 0:
             raise OSError("disk full")
+        if self.writes_left is not None:
+            self.writes_left -= 1
         self.kv.write(puts, deletes)
 
     def sync(self) -> None:

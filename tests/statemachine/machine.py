@@ -165,19 +165,30 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(names=st.sampled_from((INDEXES, INDEXES, *((name,) for name in INDEXES))), count=st.integers(1, 20))
     def follow(self, names: Sequence[str], count: int) -> None:
+        self.c.look()
+        checkers.single_chain_per_atom(self.course)
         for name in names:
             self.c.follow(name, count)
-            checkers.never_goes_back(self.course, name, self.c.indexes[name].checkpoint(0).position)
+            checkers.stands(self.course, name, self.c.indexes[name].checkpoint(0).position)
 
     @rule(what=st.sampled_from(("open again", "rebuild", "reader")), name=st.sampled_from(INDEXES))
     def begin_anew(self, what: str, name: str) -> None:
         if what == "open again":
             self.c.open_index(name)
-            checkers.never_goes_back(self.course, name, self.c.indexes[name].checkpoint(0).position)
+            checkers.stands(self.course, name, self.c.indexes[name].checkpoint(0).position)
         elif what == "reader":
             self.c.restart_reader()
         else:
             self.rebuild(name)
+
+    @rule(name=st.sampled_from(INDEXES), writes=st.integers(0, 1), count=st.integers(1, 20))
+    def an_index_cannot_be_written(self, name: str, writes: int, count: int) -> None:
+        """Its store takes so many writes more, and then none until it is opened anew."""
+        self.c.look()
+        self.c.fail_writes(name, writes)
+        self.c.follow(name, count)
+        self.c.open_index(name)
+        checkers.stands(self.course, name, self.c.indexes[name].checkpoint(0).position)
 
     # -- reads
 

@@ -13,6 +13,7 @@ from typing import Final
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.statemachine import checkers
 from tests.statemachine.checkers import CheckFailed
 from tests.statemachine.machine import EmbeddedLogMachine, MemoryLogMachine, StoreMachine
 
@@ -45,10 +46,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("log", choices=MACHINES)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--examples", type=int, default=50)
+    parser.add_argument("--only", choices=checkers.CHECKERS, help="look with this checker alone")
     parser.add_argument("--shrink", action="store_true")
     asked = parser.parse_args(arguments)
     warnings.simplefilter("error")
     print(f"{asked.log} log, seed {asked.seed}, {asked.examples} examples")
+    checkers.ONLY.update([asked.only] if asked.only else [])
     StoreMachine.seen.clear()
     try:
         run(asked.log, asked.seed, asked.examples, shrink=asked.shrink)

@@ -36,7 +36,7 @@ from atomlog.projections.read.shelf import MemoryShelf
 from atomlog.projections.relations import Relations
 from tests.oracle.brute_model import Model
 from tests.oracle.readers import raw, segment_records
-from tests.projections.stores import rocks
+from tests.projections.stores import Watched, rocks
 from tests.simulation.ports import Calls, Killed, Machine, Process, open_primary
 from tests.statemachine.checkers import corruption_fails_closed
 from tests.statemachine.loop import SteppedLoop
@@ -95,7 +95,7 @@ class Cluster:
         self.lives = 0
         self.why = ""  # the last process could not be started
         self.stacks = {name: ExitStack() for name in INDEXES}
-        self.kvs: dict[str, Kv] = {}
+        self.kvs: dict[str, Watched] = {}
         self.indexes: dict[str, Index] = {}
         self.builds = dict.fromkeys(INDEXES, 1)
         self.nodes: list[Node | None] = [None] * PROCESSES
@@ -218,8 +218,13 @@ class Cluster:
         """Open, or close and open again; `new`: an empty one in its place."""
         if new:
             self.stacks[name].close()
-            self.kvs[name] = self.stacks[name].enter_context(rocks())
+            self.kvs[name] = Watched(self.stacks[name].enter_context(rocks()))
+        self.kvs[name].writes_left = None
         self.indexes[name] = new_index(name, self.kvs[name])
+
+    def fail_writes(self, name: str, after: int) -> None:
+        """Its store takes so many writes more."""
+        self.kvs[name].writes_left = after
 
     def open_reader(self) -> None:
         """A reader of a new process, over what is kept of receipts and cursors."""
@@ -256,7 +261,10 @@ class Cluster:
             records = self.loop.until(tail.poll(until=until))
         except (OSError, Killed):
             return False
-        index.apply(0, records, tail.checkpoint)
+        try:
+            index.apply(0, records, tail.checkpoint)
+        except OSError:
+            return False
         return True
 
     def restart_follower(self) -> None:
