@@ -5,7 +5,7 @@ words of its own error.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
 from atomlog.consumers.attachment import Attachment
@@ -145,7 +145,10 @@ class OpenIndexes(Mapping[str, Attachment]):
                 return
 
     async def status(self, revisions: int | None) -> list[Mapping[str, Any]]:
-        """An entry of `status` for each; a broken one has its error and no positions."""
+        """An entry of `status` for each, as it is by now; a broken one has its error and no positions."""
+        for view in self._opened.values():
+            with suppress(AtomlogError):  # why it stands still is in its entry
+                await view.catch_up()
         entries: list[Mapping[str, Any]] = [await view.status(revisions) for view in self._opened.values()]
         for name, error in self.broken.items():
             entries.append(describe_broken(name, error))

@@ -241,7 +241,10 @@ class AsyncStore:
     ) -> Page:
         """Atoms by id: heads, or as of `at` / `as_of`, or one `revision`. NOT_FOUND for a single one that is absent."""
         selector = parse_ids(id_list(ids), revision, home=_home(space, policy))
-        return await self.read(selector, **options)
+        if options:
+            return await self.read(selector, **options)
+        self._check_open()
+        return await self._reader.read(selector)
 
     async def history(self, atom: Id, *, space: str = DEFAULT_SPACE, policy: str | None = None, **options: Any) -> Page:
         """Every revision of an atom, oldest first."""

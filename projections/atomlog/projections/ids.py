@@ -68,7 +68,12 @@ class Ids(KvProjection):
 
     def head(self, atom: bytes, at: Positions) -> Row | None:
         """The newest revision at or before the position of its partition, a retired one too; None when absent."""
-        return self.heads([atom], at)[0]
+        for partition, position in at.items():
+            head = self.kv.get(HEAD + u16(partition) + atom)
+            revision = head and self._valid(partition, atom, position, head)
+            if revision:
+                return self._row(partition, revision, self.kv.get(REVISIONS + u16(partition) + revision))
+        return None
 
     def heads(self, atoms: Sequence[bytes], at: Positions) -> list[Row | None]:
         """`head` of each, in the order of `atoms`."""

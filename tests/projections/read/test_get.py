@@ -1,6 +1,7 @@
 """Atoms by id, and the history of one."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,7 @@ from atomlog.kernel.ids import format_id
 from atomlog.kernel.jsontext import canonical
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.times import format_time
+from atomlog.projections.read import reader
 from atomlog.projections.read.page import body_bytes
 from atomlog.projections.read.render import row_bytes
 from atomlog.projections.read.selectors import ByIds, History
@@ -19,6 +21,54 @@ from tests.support.batches import START_US, atom_id, create, retire, revise, slo
 
 def by_ids(*names: str) -> ByIds:
     return ByIds(ids=tuple(map(atom_id, names)))
+
+
+def test_one_atom_alone_is_read_as_it_is_among_others(world: World) -> None:
+    """The quick way for one atom gives the page, the receipt and the search that the general way gives."""
+
+    async def run() -> None:
+        world.log0.batch("notes", [create("tea"), create("old"), create("plain")])
+        slots = [slot("about", "tea", order_key=b"01"), slot("from", "tea", at=world.log0.head("tea"))]
+        world.log0.batch(
+            "notes", [create("b", value={"text": "緑茶", "n": 0.5}, slots=[*slots, slot("no", "nowhere")])]
+        )
+        world.log0.batch("notes", [revise("tea", value={"text": "new"}), retire("old")])
+        await world.follow()
+        for lag in range(2):
+            for name in ("tea", "old", "plain", "b"):
+                general = await world.read(by_ids(name, name))
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(reader, "gather", None)  # the general way is not gone
+                    quick = await world.read(by_ids(name))
+                assert quick.body() == general.body()
+                kept = [await world.journal.receipt(page.receipt.receipt) for page in (quick, general)]
+                receipts = [replace(one, receipt=b"", recorded_at_us=0) for one, _ in kept]
+                assert receipts[0] == receipts[1]
+                assert kept[0][1] == kept[1][1]
+                assert quick.diagnostics == general.diagnostics
+                assert quick.diagnostics.lag["ids"] == {0: lag}
+                assert (await world.reader.replay(quick.receipt.receipt)).body() == quick.body()
+            world.log0.batch("notes", [revise("plain", value={"text": "newer"})])
+
+    asyncio.run(run())
+
+
+def test_one_atom_alone_is_read_anew_after_the_index_moved(world: World) -> None:
+    async def run() -> None:
+        world.log0.batch("notes", [create("tea")])
+        await world.follow()
+        before = [await world.read(by_ids("tea")) for _ in range(3)]
+        world.log0.batch("notes", [revise("tea", value={"text": "new"})])
+        behind = await world.read(by_ids("tea"))
+        await world.follow("ids")
+        after = [await world.read(by_ids("tea")) for _ in range(2)]
+        assert {page.body() for page in before} == {behind.body()} != {page.body() for page in after}
+        assert behind.diagnostics.lag["ids"] == {0: 1}
+        assert [page.atoms[0].value for page in after] == [{"text": "new"}] * 2
+        with pytest.raises(AtomlogError, match="NOT_FOUND"):
+            await world.read(by_ids("nothing"))
+
+    asyncio.run(run())
 
 
 def test_a_row_has_every_field_of_the_documented_shape(world: World) -> None:

@@ -20,7 +20,7 @@ from atomlog.projections.read.indexes import IndexSet
 from atomlog.projections.read.journal import Journal
 from atomlog.projections.read.page import Page
 from atomlog.projections.read.pins import Pins
-from atomlog.projections.read.reader import Reader, ReadOptions
+from atomlog.projections.read.reader import DEFAULTS, Reader, ReadOptions
 from atomlog.projections.read.selectors import Selector
 from atomlog.projections.read.shelf import MemoryShelf, Shelf
 from atomlog.projections.relations import Relations
@@ -115,6 +115,7 @@ class World:
     def open(self) -> None:
         """Indexes, journal and reader over the same stores: what a restart does."""
         partitions = len(self.logs)
+        self._sets: dict[tuple[object, ...], IndexSet] = {}  # the same for every read, as in a store
         self.ids = Ids(self.kvs["ids"], partitions)
         self.relations = Relations(self.kvs["relations"], partitions)
         self.postings = Postings(self.kvs["postings"], partitions, window=self.window)
@@ -158,14 +159,15 @@ class World:
         def present(name: str) -> Any:
             return None if name in self.removed or name not in names else getattr(self, name)
 
+        found = self.ids, present("relations"), present("postings"), present("vectors")
+        if found not in self._sets:
+            ids, relations, postings, vectors = found
+            generations = dict.fromkeys(NAMES, "g000001")
+            self._sets[found] = IndexSet(
+                ids=ids, relations=relations, postings=postings, vectors=vectors, generations=generations
+            )
         self.leases += 1
-        yield IndexSet(
-            ids=self.ids,
-            relations=present("relations"),
-            postings=present("postings"),
-            vectors=present("vectors"),
-            generations=dict.fromkeys(NAMES, "g000001"),
-        )
+        yield self._sets[found]
         self.leases -= 1
 
     async def _catch_up(self, names: Sequence[str], positions: Positions, deadline_us: int) -> None:
@@ -204,7 +206,7 @@ class World:
             await drained(self.vectors)
 
     async def read(self, selector: Selector, **options: Any) -> Page:
-        return await self.reader.read(selector, ReadOptions(**options))
+        return await self.reader.read(selector, ReadOptions(**options) if options else DEFAULTS)
 
     async def pages(self, selector: Selector, *, limits: Sequence[int] = (), **options: Any) -> list[Page]:
         """Every page, of the given sizes in turn."""

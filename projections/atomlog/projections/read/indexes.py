@@ -87,6 +87,14 @@ class Standing:
         """The last position whose effects it has; −1 = none."""
         return self.checkpoints[partition].position - 1
 
+    def is_of(self, index: Projection) -> bool:
+        """Whether an index stands there still."""
+        for partition, checkpoint in self.checkpoints.items():
+            now = index.checkpoint(partition)
+            if now is not checkpoint and now != checkpoint:
+                return False
+        return index.floors() == self.floors
+
     @property
     def has_floor(self) -> bool:
         """False when it can be read as of any position it has applied, in every partition."""

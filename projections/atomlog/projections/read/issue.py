@@ -10,9 +10,10 @@ from atomlog.projections.read.gather import Gathered, Rendered
 from atomlog.projections.read.page import Diagnostics, body_bytes
 from atomlog.projections.read.positions import Chosen
 from atomlog.projections.read.recall import RecallSource
-from atomlog.projections.read.receipts import At, IndexState, ReadReceipt
+from atomlog.projections.read.receipts import ReadReceipt
+from atomlog.projections.read.seen import Seen
 from atomlog.projections.read.shelf import Kept
-from atomlog.projections.read.sources import Source, State
+from atomlog.projections.read.sources import EXACT, Source, State
 from atomlog.schemas.revision import ReadScope
 
 PERMISSION_GENERATION: Final = 0  # until grants exist
@@ -35,8 +36,7 @@ class Answer:
     asked: bytes | None
     mode: str
     chosen: Chosen
-    chains: Mapping[int, bytes]
-    generations: Mapping[str, str]
+    seen: Seen
     source: Source
     gathered: Gathered
     rendered: Rendered
@@ -58,8 +58,8 @@ class Answer:
             receipt=receipt,
             log_id=log_id,
             mode=self.mode,
-            positions={p: At(position=position, chain=self.chains[p]) for p, position in positions.items()},
-            indexes=self._indexes(),
+            positions=self.seen.positions,
+            indexes=self.seen.indexes,
             rows=self.rendered.receipt_rows,
             ranges=self.source.ranges(positions, complete=self.next_state is None),
             scopes=self._scopes() if notes.searched else (),
@@ -94,8 +94,8 @@ class Answer:
             asked=self.asked,
             mode=self.mode,
             positions=self.chosen.positions,
-            chains=self.chains,
-            generations=self.generations,
+            chains=self.seen.chains,
+            generations=self.seen.generations,
             principal=receipt.principal,
             permission_generation=receipt.permission_generation,
             state=state,
@@ -106,6 +106,8 @@ class Answer:
 
     def diagnostics(self) -> Diagnostics:
         notes = self.source.notes
+        if notes is EXACT and not self.gathered.missing and not self.gathered.superseded and not self._cuts():
+            return self.seen.diagnostics
         return Diagnostics(
             lag=self.chosen.lag,
             truncated=self._cuts(),
@@ -119,16 +121,6 @@ class Answer:
         assert self.asked is not None, "a search needs the digest of what was asked"
         observed = tuple(sorted(self.chosen.positions.items()))
         return (ReadScope(selector_digest=self.asked, observed=observed, empty=not self.rendered.rows),)
-
-    def _indexes(self) -> dict[str, IndexState]:
-        return {
-            name: IndexState(
-                positions={partition: standing.applied(partition) for partition in standing.checkpoints},
-                lag=self.chosen.lag[name],
-                generation=self.generations[name],
-            )
-            for name, standing in self.chosen.standings.items()
-        }
 
     def _cuts(self) -> tuple[Mapping[str, Any], ...]:
         """Where work was cut: by the search, or because the page was full before its limit."""

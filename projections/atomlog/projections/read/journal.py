@@ -15,6 +15,7 @@ from atomlog.kernel.ids import format_id, uuid7
 from atomlog.kernel.ports import Clock, Randomness, Workers
 from atomlog.kernel.settings import Settings
 from atomlog.projections.read.receipts import ReadReceipt, ReceiptRow, receipt_from_bytes
+from atomlog.projections.read.seen import UNSEEN, Seen
 from atomlog.projections.read.shelf import Kept, KeptReceipt, Shelf
 from atomlog.schemas.revision import Inputs, ReadRange, ReadScope, ReadVersion
 
@@ -47,12 +48,13 @@ class Journal:
         """A UUIDv7."""
         return uuid7(self._clock.now_us(), self._randomness.token(10))
 
-    async def record(self, receipt: ReadReceipt, search: bytes, kept: Sequence[Kept] = ()) -> None:
+    async def record(self, receipt: ReadReceipt, search: bytes, kept: Sequence[Kept] = (), seen: Seen = UNSEEN) -> None:
         """Take a receipt and, before returning, write what its continuation needs.
 
-        `search` is what was asked for, with vectors in place of texts, for `verify`.
+        `search` is what was asked for, with vectors in place of texts, for `verify`; `seen` where its read stood.
         """
-        written = KeptReceipt(id=receipt.receipt, body=receipt.to_bytes(), search=search)  # fails here, and for itself
+        body = receipt.to_bytes(seen.shown_positions, seen.shown_indexes)  # fails here, and for itself
+        written = KeptReceipt(id=receipt.receipt, body=body, search=search)
         if kept:
             await self._workers.run(lambda: self._shelf.put((), kept))
         self._buffer[receipt.receipt] = (receipt, written)

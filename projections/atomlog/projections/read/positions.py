@@ -19,6 +19,7 @@ from atomlog.kernel.model import Positions
 from atomlog.kernel.ports import Clock, Log
 from atomlog.kernel.times import format_time
 from atomlog.projections.read.indexes import VECTORS, CatchUp, Indexes, IndexSet, Standing, standing_of
+from atomlog.projections.read.seen import Seen
 
 SNAPSHOT: Final = "snapshot"
 VERSION_PINNED: Final = "version_pinned"
@@ -44,11 +45,26 @@ class Asked:
 
 @dataclass(slots=True, kw_only=True)
 class Chosen:
-    """The positions of a read, where the indexes of its plan stood, and how many records each was behind the log."""
+    """The positions of a read, where the indexes of its plan stood, and the log's ends then.
+
+    Reads share one while nothing moves; `seen` is what their receipts say of it, made with the first of them.
+    """
 
     positions: Mapping[int, int]
     standings: Mapping[str, Standing]
+    ends: Mapping[int, int]
     lag: Mapping[str, Mapping[int, int]]
+    seen: Seen | None = None
+
+    async def still_holds(self, indexes: IndexSet, log: Log) -> bool:
+        """Whether these indexes would be read at the same positions now, with the same lag."""
+        for name, standing in self.standings.items():
+            if not standing.is_of(getattr(indexes, name)):
+                return False
+        for partition, end in self.ends.items():
+            if await log.end(partition) != end:
+                return False
+        return True
 
 
 class Behind(Exception):
@@ -161,7 +177,7 @@ class Chooser:
             raise problem
         ends = {partition: await self.log.end(partition) for partition in positions}
         lag = {name: standing.lag(ends) for name, standing in standings.items()}
-        return Chosen(positions=positions, standings=standings, lag=lag)
+        return Chosen(positions=positions, standings=standings, ends=ends, lag=lag)
 
     def _base(self, mode: str) -> list[str]:
         return [name for name in self.plan if mode == SNAPSHOT or name != VECTORS]

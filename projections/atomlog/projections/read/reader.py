@@ -1,7 +1,8 @@
 """The read path: one function with numbered steps. Looking at a receipt again is in `replay`."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -17,16 +18,18 @@ from atomlog.projections.ids import Ids
 from atomlog.projections.read.chains import Chains
 from atomlog.projections.read.cursors import Continuations, Cursor, asked_digest
 from atomlog.projections.read.gather import Gathered, gather, render
-from atomlog.projections.read.indexes import CatchUp, Indexes, IndexSet
+from atomlog.projections.read.indexes import VECTORS, CatchUp, Indexes, IndexSet
 from atomlog.projections.read.issue import PERMISSION_GENERATION, Answer, next_page
 from atomlog.projections.read.journal import Journal
 from atomlog.projections.read.page import Page
 from atomlog.projections.read.pins import Pins
 from atomlog.projections.read.plans import home, open_source, plan, searched
+from atomlog.projections.read.point import POINT_PLAN, find_point, is_point, point_search, show_point
 from atomlog.projections.read.positions import MODES, SNAPSHOT, Asked, Chooser, Chosen, Settled
-from atomlog.projections.read.receipts import ReadReceipt
-from atomlog.projections.read.refs import AtomRef
+from atomlog.projections.read.receipts import At, IndexState, ReadReceipt
+from atomlog.projections.read.refs import AtomRef, raw_id
 from atomlog.projections.read.replay import Replayer, Verification
+from atomlog.projections.read.seen import Seen, seen
 from atomlog.projections.read.selectors import ByIds, History, Recall, Selector, check_selector, map_refs, selector_dict
 from atomlog.projections.read.sources import not_found
 
@@ -70,6 +73,7 @@ class Reader:
     catch_up: CatchUp
     pins: Pins
     consistency: str = SNAPSHOT
+    last: dict[tuple[str, ...], tuple[IndexSet, Chosen]] = field(default_factory=dict)  # (*plan, mode) → of now
 
     async def read(self, selector: Selector, options: ReadOptions = DEFAULTS) -> Page:
         """A page of what the selector asks for.
@@ -83,6 +87,8 @@ class Reader:
             KEY_UNAVAILABLE, PURGED, CORRUPT: the content of a row.
         """
         # 1. The request by itself: bounds, what excludes what; rows of receipts become ids, texts become vectors.
+        if options is DEFAULTS and is_point(selector) and (page := await self._point(selector)) is not None:
+            return page
         limit, deadline_us = self._check(selector, options)
         selector = await self._with_ids(selector)
         cursor = None if options.continuation is None else await self._cursor(selector, options.continuation, options)
@@ -98,8 +104,7 @@ class Reader:
             if isinstance(selector, Recall) and indexes.vectors is not None and not source.finished:
                 self.pins.hold(indexes.vectors)
             # 4. The chain at each position, which proves the history that was read.
-            generations = indexes.builds()
-            chains = cursor.chains if cursor else await self._chains(chosen, indexes.ids)
+            seen = chosen.seen or await self._see(chosen, indexes, cursor)
         # 5. Open the contents, render, and cut where the page is full.
         rendered = await render(gathered, self.content, self.settings.page_bytes_max)
         next_state = next_page(source, gathered, rendered)
@@ -109,8 +114,7 @@ class Reader:
             asked=asked_digest(self.journal, selector_dict(selector)) if is_asked_for else None,
             mode=mode,
             chosen=chosen,
-            chains=chains,
-            generations=generations,
+            seen=seen,
             source=source,
             gathered=gathered,
             rendered=rendered,
@@ -126,7 +130,7 @@ class Reader:
         )
         continuation, kept = answer.continuation(self._continuations(), receipt)
         search = {"asked": searched(todo, source), "state": dict(todo.state), "ended": next_state is None}
-        await self.journal.record(receipt, dumps(search), kept)
+        await self.journal.record(receipt, dumps(search), kept, seen)
         # 7. The page.
         return Page(atoms=rendered.rows, receipt=receipt, continuation=continuation, diagnostics=answer.diagnostics())
 
@@ -196,11 +200,67 @@ class Reader:
         chooser = Chooser(indexes=indexes, plan=names, log=self.log, clock=self.clock)
         if cursor:
             return await chooser.again(cursor.positions, mode)
+        is_now = options.at is None and options.as_of_us is None and options.at_least is None
+        if is_now and (kept := await self._still(indexes, names, mode)) is not None:
+            return kept
         asked = Asked(mode=mode, at=options.at, as_of_us=options.as_of_us, at_least=options.at_least)
-        return await chooser.choose(asked, partial(home, selector, indexes.ids, self.log.partitions))
+        chosen = await chooser.choose(asked, partial(home, selector, indexes.ids, self.log.partitions))
+        if is_now and VECTORS not in names:  # vectors move on without a position
+            self.last[*names, mode] = indexes, chosen
+        return chosen
+
+    async def _still(self, indexes: IndexSet, names: Sequence[str], mode: str) -> Chosen | None:
+        """What the last read of now, of the same plan and mode, chose, if it would choose the same again."""
+        kept = self.last.get((*names, mode))
+        if kept is None or kept[0] is not indexes or not await kept[1].still_holds(indexes, self.log):
+            return None
+        return kept[1]
+
+    async def _see(self, chosen: Chosen, indexes: IndexSet, cursor: Cursor | None) -> Seen:
+        """What receipts say of where this read stands; kept with `chosen`."""
+        chains = cursor.chains if cursor else await self._chains(chosen, indexes.ids)
+        builds = indexes.builds()
+        positions = {p: At(position=position, chain=chains[p]) for p, position in chosen.positions.items()}
+        states = {
+            name: IndexState(
+                positions={partition: standing.applied(partition) for partition in standing.checkpoints},
+                lag=chosen.lag[name],
+                generation=builds[name],
+            )
+            for name, standing in chosen.standings.items()
+        }
+        chosen.seen = seen(positions, states)
+        return chosen.seen
 
     async def _chains(self, chosen: Chosen, ids: Ids) -> Mapping[int, bytes]:
         return await Chains(log=self.log).at(chosen.positions, list(chosen.standings.values()), ids)
+
+    async def _point(self, selector: ByIds) -> Page | None:
+        """The page of one atom as it is now, when nothing has moved since the last such read; else None."""
+        async with self.indexes.lease(POINT_PLAN) as indexes:
+            chosen = await self._still(indexes, POINT_PLAN, self.consistency)
+            if chosen is None or chosen.seen is None:
+                return None
+            point = find_point(raw_id(selector.ids[0]), indexes.ids, chosen.positions)
+        opened = await self.content.open_decoded(point.row.data, point.clear, point.sealed_at)
+        row, receipt_row, body = show_point(point, opened)
+        receipt = ReadReceipt(
+            receipt=self.journal.new_id(),
+            log_id=self.log.log_id,
+            mode=self.consistency,
+            positions=chosen.seen.positions,
+            indexes=chosen.seen.indexes,
+            rows=(receipt_row,),
+            ranges=(),
+            scopes=(),
+            body_sha256=hashlib.sha256(body).digest(),
+            recorded_at_us=self.clock.now_us(),
+            principal=DEFAULTS.principal,
+            permission_generation=PERMISSION_GENERATION,
+            budget={"atoms": 1, "candidates": 1, "bytes": len(body)},
+        )
+        await self.journal.record(receipt, point_search(selector), (), chosen.seen)
+        return Page(atoms=(row,), receipt=receipt, continuation=None, diagnostics=chosen.seen.diagnostics)
 
     async def _with_ids(self, selector: Selector) -> Selector:
         """The selector with the rows of receipts looked up."""

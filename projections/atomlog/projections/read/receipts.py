@@ -91,6 +91,14 @@ class ReadReceipt:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; `from_dict` reads it back."""
+        return self._shown(shown_positions(self.positions), shown_indexes(self.indexes))
+
+    def to_bytes(self, positions: Any = None, indexes: Any = None) -> bytes:
+        """`to_dict` as JSON. Many receipts have the same positions and indexes: those may be given as JSON."""
+        positions = shown_positions(self.positions) if positions is None else positions
+        return dumps(self._shown(positions, shown_indexes(self.indexes) if indexes is None else indexes))
+
+    def _shown(self, positions: Any, indexes: Any) -> dict[str, Any]:
         scoring = None
         if self.scoring is not None:
             scoring = {"name": self.scoring, "digest": (self.scoring_digest or b"").hex()}
@@ -102,11 +110,8 @@ class ReadReceipt:
             "log_id": format_id(self.log_id),
             "recorded_at": format_time(self.recorded_at_us),
             "mode": self.mode,
-            "positions": {
-                str(partition): {"position": at.position, "chain": at.chain.hex()}
-                for partition, at in self.positions.items()
-            },
-            "indexes": {name: _index_dict(index) for name, index in self.indexes.items()},
+            "positions": positions,
+            "indexes": indexes,
             "rows": [_row_dict(row) for row in self.rows],
             "ranges": [_range_dict(found) for found in self.ranges],
             "scopes": [_scope_dict(found) for found in self.scopes],
@@ -120,8 +125,13 @@ class ReadReceipt:
             "body_sha256": self.body_sha256.hex(),
         }
 
-    def to_bytes(self) -> bytes:
-        return dumps(self.to_dict())
+
+def shown_positions(positions: Mapping[int, At]) -> dict[str, Any]:
+    return {str(p): {"position": at.position, "chain": at.chain.hex()} for p, at in positions.items()}
+
+
+def shown_indexes(indexes: Mapping[str, IndexState]) -> dict[str, Any]:
+    return {name: _index_dict(index) for name, index in indexes.items()}
 
 
 def receipt_from_bytes(raw: bytes) -> ReadReceipt:

@@ -231,7 +231,5 @@ class ReadOnlyShelf:
 
 def _digest(*parts: bytes) -> bytes:
     """SHA-256 over the parts, each with its length before it."""
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "big") + part)
-    return digest.digest()
+    sized = [piece for part in parts for piece in (len(part).to_bytes(8, "big"), part)]
+    return hashlib.sha256(b"".join(sized)).digest()
