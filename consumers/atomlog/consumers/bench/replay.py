@@ -7,7 +7,7 @@ product. The base keeps one row a record: its value under its position.
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from atomlog.consumers.applier import PartitionApplier
@@ -50,16 +50,21 @@ async def opened_log(directory: str, machine: Machine) -> AsyncIterator[Parts]:
         await parts.close()
 
 
-async def pass_through(parts: Parts, kv: RocksKv) -> None:
-    """Every effective record's value under its position, read in the steps of a rebuild."""
-    tail = Tail(parts.log, parts.config.genesis(0), START)
-    while records := await tail.poll(bytes_max=REPLAY_BYTES):
-        kv.write([(RECORD + u64(record.position), record.record.value) for record in records])
-    kv.sync()
+async def pass_through(store: str, directory: str, machine: Machine) -> Sample:
+    """Every effective record's value under its position, read in the steps of a rebuild; units are revisions."""
+    async with opened_log(store, machine) as parts:
+        kv = open_primary(f"{directory}/db", block_cache_bytes=parts.settings.block_cache_bytes)
+        with stopwatch(machine.clock) as took:
+            tail = Tail(parts.log, parts.config.genesis(0), START)
+            while records := await tail.poll(bytes_max=REPLAY_BYTES):
+                kv.write([(RECORD + u64(record.position), record.record.value) for record in records])
+            kv.sync()
+        found = _revisions_in(kv)
+        kv.close()
+    return Sample(units=found, wall_s=took.wall_s, cpu_s=took.cpu_s, checked=found)
 
 
-def revisions_in(kv: RocksKv) -> int:
-    """How many revisions a passed-through log has, by its rows."""
+def _revisions_in(kv: RocksKv) -> int:
     values = (value for _, value in kv.scan(RECORD, prefix_end(RECORD)))
     batch = codec.current("Batch").fingerprint
     bodies = (body for fingerprint, body in map(codec.unwrap, values) if fingerprint == batch)
@@ -92,7 +97,8 @@ class Replay:
 
     def base(self, bench: Bench) -> Sample:
         make_no_cycles()
-        return asyncio.run(self._base(bench))
+        sample = asyncio.run(pass_through(f"{bench.directory}/store", bench.scratch(), bench.machine))
+        return replace(sample, units=REVISIONS[bench.scale])
 
     async def _ours(self, bench: Bench) -> Sample:
         async with opened_log(f"{bench.directory}/store", bench.machine) as parts:
@@ -111,15 +117,6 @@ class Replay:
         return Sample(
             units=REVISIONS[bench.scale], wall_s=took.wall_s, cpu_s=took.cpu_s, checked=found, figures=figures
         )
-
-    async def _base(self, bench: Bench) -> Sample:
-        async with opened_log(f"{bench.directory}/store", bench.machine) as parts:
-            kv = open_primary(f"{bench.scratch()}/db", block_cache_bytes=parts.settings.block_cache_bytes)
-            with stopwatch(bench.machine.clock) as took:
-                await pass_through(parts, kv)
-            found = revisions_in(kv)
-            kv.close()
-        return Sample(units=REVISIONS[bench.scale], wall_s=took.wall_s, cpu_s=took.cpu_s, checked=found)
 
 
 REPLAY_RUNGS: Final[tuple[Rung, ...]] = tuple(
