@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atomlog.kernel.content import Opened
-from atomlog.kernel.ids import HASH_VERSION
+from atomlog.kernel.ids import HASH_VERSION, parse_id
 from atomlog.kernel.kv import MemoryKv
 from atomlog.kernel.ports import Log, LogRecord
 from atomlog.kernel.tail import EffectiveRecord, Tail
@@ -131,12 +131,17 @@ def _check_told(batches: Sequence[Counted], told: Told) -> None:
         del left[position]
     # What is there and nobody was told of does not exist: every client insists until it knows.
     assert not left, f"nobody was told of {sorted(left)}"
-    made = {revision for one in batches for revision in one.revisions}
+    order = [revision for one in batches for revision in one.revisions]
     for written in told.writes.values():
-        head = written.refused_head
-        assert head is None or bytes.fromhex(head.replace("-", "")) in made, f"{written.key} lost to nothing"
+        if written.refused_head is not None:
+            won, expected = (order.index(parse_id(one, "head")) for one in (written.refused_head, _expected(written)))
+            assert won > expected, f"{written.key} lost to what was there before that which it followed"
     for position, atom, revision in told.heads_seen:
         assert _head_as_of(batches, position, atom) == revision, f"a reader saw another head at {position}"
+
+
+def _expected(written: Written) -> str:
+    return str(written.changes[0]["expected"])
 
 
 def _check_whole(found: Counted, written: Written) -> None:

@@ -338,6 +338,18 @@ class SimulatedFile:
         return self._process.call(f"{what} {self._path}", can)
 
 
+class SimulatedDirectory(SimulatedFile):
+    """An open directory: nothing but whether it still stands where it was opened."""
+
+    def __init__(self, process: Process, path: str) -> None:
+        super().__init__(process, Inode(), path, write=False)
+        self._directory = process.machine.disk.directory(path)
+
+    def is_at(self, path: str) -> bool:
+        self._process.check()
+        return self._process.machine.disk.directories.get(path) is self._directory
+
+
 class SimulatedFiles:
     """`Files` over the machine's disk."""
 
@@ -354,9 +366,11 @@ class SimulatedFiles:
             self._disk.directory(parent).change(lambda names: names.__setitem__(name, inode))
         else:
             inode = self._disk.find(path)
-        if inode is None:
+        if inode is None and write:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         self._process.after(fault)
+        if inode is None:
+            return SimulatedDirectory(self._process, path)
         return SimulatedFile(self._process, inode, path, write=write)
 
     def exists(self, path: str) -> bool:

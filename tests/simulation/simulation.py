@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.log.faults import Fault, ReadFault
+from atomlog.kernel.log.memory import MemoryLogServer
 from tests.simulation.checks import check, check_outcomes, check_projections
 from tests.simulation.clients import Client, Told
 from tests.simulation.loop import SimulatedLoop
@@ -18,7 +19,7 @@ from tests.simulation.trace import Trace
 from tests.simulation.worlds import BrokerWorld, EmbeddedWorld, World
 from tests.support.kernel_world import create
 
-STEPS_MAX: Final = 400_000
+STEPS_MAX: Final = 100_000
 PEACE_SECONDS_MAX: Final = 300.0  # of virtual time, and more than every time-out together: beyond it nothing moves
 RESTART_SECONDS: Final = 0.3
 STARTS_MAX: Final = 20  # that fail one after the other in peace
@@ -244,6 +245,8 @@ class Simulation:
                 server.script_reads(chance.choice(list(ReadFault)))
             case 13 if server is not None:
                 self.loop.create_task(self._release(node))
+            case 8 | 14 if server is not None:
+                await self._left_behind(node, server)
             case _ if server is not None:
                 server.script(*chance.choices(list(Fault), k=chance.randint(1, 3)))
             case _:
@@ -254,6 +257,14 @@ class Simulation:
         node.process.is_stopped = True
         await asyncio.sleep(self.chance.choice((0.01, 0.5, 5.0)))
         self.loop.resume(node.process)
+
+    async def _left_behind(self, node: Node, server: MemoryLogServer) -> None:
+        """An owner that does not see for a while that another one has taken its place."""
+        server.script_reads(*[ReadFault.STALLS] * 4, reader=node.process.name)
+        others = [one for one in self._up() if one is not node]
+        if others:
+            self.loop.create_task(self._claim(self.chance.choice(others)))
+        await asyncio.sleep(self.chance.choice((0.01, 0.1)))
 
     async def _claim(self, node: Node) -> None:
         try:
