@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from atomlog.consumers.consume import run_consumer
-from atomlog.consumers.parts import open_parts, projection_kinds
+from atomlog.consumers.parts import open_parts, projection_kind
 from atomlog.consumers.rebuild import first_error, verify
 from atomlog.consumers.secondary import SecondaryView
 from atomlog.kernel import jsontext
@@ -57,7 +57,8 @@ def consuming(world: World, *arguments: str) -> Iterator[Consumer]:
 
 
 async def views(world: World) -> dict[str, SecondaryView]:
-    kinds = projection_kinds(open_parts(world.root, world.config, settings=QUICK, read_only=True))
+    parts = open_parts(world.root, world.config, settings=QUICK, read_only=True)
+    kinds = {name: projection_kind(parts, name) for name in ALL}
     return {
         name: await SecondaryView.open(
             world.context, world.directory(name), kinds[name], deadline_us=world.deadline_us()

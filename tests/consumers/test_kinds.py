@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from atomlog.consumers.kinds import VectorsKind
+from atomlog.consumers.vectors_kind import VectorsKind
 from atomlog.kernel.system import SystemFiles, ThreadWorkers
 from atomlog.kernel.vector_spaces import VectorSpace, parse_vector_space
 from atomlog.projections.base import Projection

@@ -15,7 +15,7 @@ import pytest
 from atomlog.consumers.content_digest import content_digest
 from atomlog.consumers.context import ProjectionKind
 from atomlog.consumers.follower import Follower
-from atomlog.consumers.parts import Parts, open_parts, projection_kinds
+from atomlog.consumers.parts import Parts, open_parts, projection_kind
 from atomlog.consumers.rebuild import first_error, rebuild, verify
 from atomlog.consumers.rebuild_job import RebuildJob, RebuildReport, run_job
 from atomlog.consumers.rebuild_process import kind_of
@@ -368,7 +368,7 @@ async def whole_store(path: Path, **config: Any) -> World:
 
 async def followed(world: World, names: Sequence[str] = ALL) -> dict[str, Follower]:
     parts = parts_of(world)
-    kinds = projection_kinds(parts)
+    kinds = {name: projection_kind(parts, name) for name in names}
     followers = {name: await start(world, kinds[name]) for name in names}
     for name, follower in followers.items():
         await finished(world, follower, kinds[name], world.builders[0].end)

@@ -40,7 +40,11 @@ def commands() -> Iterator[tuple[str, click.Command]]:
             continue
         yield name, command
         if isinstance(command, click.Group):
-            pending += [(f"{name} {sub}", command.commands[sub]) for sub in sorted(command.commands)]
+            context = click.Context(command)
+            for sub in command.list_commands(context):
+                found = command.get_command(context, sub)
+                assert found is not None
+                pending.append((f"{name} {sub}", found))
 
 
 def sections(page: str) -> dict[str, str]:

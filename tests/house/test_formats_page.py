@@ -85,10 +85,10 @@ def test_every_file_of_a_store_is_in_the_table(tmp_path: Path) -> None:
     root = tmp_path / "store"
     change = {"op": "create", "key": "long", "schema": "source", "value": {"text": "tea " * 20_000}}
     with Store.open(str(root)) as store:
-        store.write({"space": "default", "idempotency_key": "k", "changes": [change]})
-        store.get("key:long")
+        written = store.write({"space": "default", "idempotency_key": "k", "changes": [change]})
+        store.get("key:long", at_least=written.receipt)
         with Store.open(str(root)) as beside:
-            beside.get("key:long")
+            beside.get("key:long", at_least=written.receipt)
             found = [str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir()]
     unknown = [path for path in found if not any(pattern.match(path) for pattern in patterns)]
     unused = [pattern.pattern for pattern in patterns if not any(map(pattern.match, found))]

@@ -7,12 +7,11 @@ import threading
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 from weakref import WeakSet
 
 from atomlog.consumers.processes import process_id
 from atomlog.consumers.quote import Quote
-from atomlog.consumers.rebuild_job import RebuildReport
 from atomlog.consumers.status import Status
 from atomlog.consumers.store import AsyncStore, forked
 from atomlog.consumers.store_arguments import Id
@@ -22,6 +21,9 @@ from atomlog.kernel.ids import invalid
 from atomlog.kernel.model import Outcome, WriteResult
 from atomlog.projections.read.page import Page
 from atomlog.projections.read.receipts import ReadReceipt
+
+if TYPE_CHECKING:
+    from atomlog.consumers.rebuild_job import RebuildReport
 
 T = TypeVar("T")
 
@@ -208,11 +210,11 @@ class Store:
         """Until every projection has applied what the log holds now."""
         self._loop.run(self._store.wait_until_current(timeout_s))
 
-    def rebuild(self, names: Sequence[str] | None = None, **options: Any) -> list[RebuildReport]:
+    def rebuild(self, names: Sequence[str] | None = None, **options: Any) -> "list[RebuildReport]":
         """Build projections anew beside the live ones, compare, and exchange."""
         return self._loop.run(self._store.rebuild(names, **options))
 
-    def verify(self, names: Sequence[str] | None = None, **options: Any) -> list[RebuildReport]:
+    def verify(self, names: Sequence[str] | None = None, **options: Any) -> "list[RebuildReport]":
         """`rebuild` without exchanging anything."""
         return self._loop.run(self._store.verify(names, **options))
 

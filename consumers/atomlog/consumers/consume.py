@@ -9,7 +9,7 @@ from typing import Any, Final
 from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.follower import Follower
 from atomlog.consumers.generations import GenerationDirectory, HeldLock
-from atomlog.consumers.parts import PROJECTIONS, Machine, Parts, open_parts, projection_kinds
+from atomlog.consumers.parts import PROJECTIONS, Machine, Parts, open_parts, projection_kind
 from atomlog.consumers.store_arguments import name_list
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.consumers.waiting import first_of
@@ -107,7 +107,7 @@ async def _start(parts: Parts, name: str, wait: bool, ending: _Ending) -> Follow
         if ending.event.is_set():
             return None
         lock = directory.try_lock()
-    return await Follower.start(parts.context, directory, projection_kinds(parts)[name], lock=lock)
+    return await Follower.start(parts.context, directory, projection_kind(parts, name), lock=lock)
 
 
 async def _run(parts: Parts, followers: Sequence[Follower], ending: _Ending, status_seconds: float | None) -> None:

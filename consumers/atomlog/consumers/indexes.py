@@ -11,15 +11,11 @@ from typing import Any, Final
 from atomlog.consumers.attachment import Attachment
 from atomlog.consumers.generations import GenerationDirectory
 from atomlog.consumers.handles import Handle
-from atomlog.consumers.parts import Parts, projection_kinds
+from atomlog.consumers.parts import Parts, projection_kind
 from atomlog.consumers.views import describe_broken
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.model import Positions
-from atomlog.projections.ids import Ids
-from atomlog.projections.postings import Postings
 from atomlog.projections.read.indexes import VECTORS, IndexSet
-from atomlog.projections.relations import Relations
-from atomlog.projections.vectors import Vectors
 
 OPEN_SECONDS: Final = 10.0
 ALONE: Final = ("CORRUPT", "STORE_TOO_NEW")  # what is wrong with one projection, and says nothing of the others
@@ -57,7 +53,7 @@ class OpenIndexes(Mapping[str, Attachment]):
             self._opened[name] = await Attachment.open(
                 parts.context,
                 directory,
-                projection_kinds(parts)[name],
+                projection_kind(parts, name),
                 deadline_us=deadline_us,
                 may_follow=self._may_follow,
             )
@@ -118,15 +114,12 @@ class OpenIndexes(Mapping[str, Attachment]):
         return made, handles
 
     def _index_set(self, handles: Sequence[Handle]) -> IndexSet:
-        found = {handle.projection.name: handle.projection for handle in handles}
-        ids = found["ids"]
-        assert isinstance(ids, Ids)
-        relations, postings, vectors = (found.get(name) for name in ("relations", "postings", "vectors"))
+        found: dict[str, Any] = {handle.projection.name: handle.projection for handle in handles}
         return IndexSet(
-            ids=ids,
-            relations=relations if isinstance(relations, Relations) else None,
-            postings=postings if isinstance(postings, Postings) else None,
-            vectors=vectors if isinstance(vectors, Vectors) else None,
+            ids=found["ids"],
+            relations=found.get("relations"),
+            postings=found.get("postings"),
+            vectors=found.get("vectors"),
             generations={handle.projection.name: handle.generation.name for handle in handles},
             broken=self.broken,
         )

@@ -1,13 +1,13 @@
 """The parts of an open store. This is the composition root: the one module that names what stands behind the ports."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from atomlog.consumers.context import Context, ProjectionKind
 from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.generations import GenerationDirectory
-from atomlog.consumers.kinds import RocksKind, VectorsKind
+from atomlog.consumers.kinds import RocksKind
 from atomlog.consumers.owner_socket import NAME as OWNER_SOCKET
 from atomlog.consumers.paths import checked_path
 from atomlog.consumers.store_config import StoreConfig
@@ -18,17 +18,20 @@ from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.keys import KeyRing
 from atomlog.kernel.keystore import SqliteKeyStore
 from atomlog.kernel.log.embedded import EmbeddedLog
-from atomlog.kernel.ports import Clock, Files, KeyStore, Randomness, Workers
+from atomlog.kernel.ports import Clock, Files, KeyStore, Kv, Randomness, Workers
 from atomlog.kernel.sealing import load_master_key
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.system import SystemClock, SystemFiles, SystemRandomness, ThreadWorkers
 from atomlog.kernel.vector_spaces import VectorSpace, parse_vector_space
-from atomlog.projections.encoders import Encoder, encoder_of
+from atomlog.projections.base import Projection
 from atomlog.projections.ids import Ids
 from atomlog.projections.postings import Postings
 from atomlog.projections.read.journal import Journal
 from atomlog.projections.read.shelf import ReadOnlyShelf, Shelf, SqliteShelf
 from atomlog.projections.relations import Relations
+
+if TYPE_CHECKING:  # numpy comes with it
+    from atomlog.projections.encoders import Encoder
 
 MASTER_KEY: Final = "master.key"
 PROJECTIONS: Final = ("ids", "relations", "postings", "vectors")
@@ -62,7 +65,7 @@ class Parts:
     content: ContentOpener
     journal: Journal
     spaces: Mapping[str, VectorSpace]
-    encoders: Mapping[str, Encoder]
+    encoders: "Mapping[str, Encoder]"
 
     @property
     def context(self) -> Context:
@@ -138,36 +141,60 @@ def open_parts(
             settings=settings,
         ),
         spaces=spaces,
-        encoders={name: encoder_of(space, machine.workers) for name, space in spaces.items()},
+        encoders=Encoders(spaces, machine.workers),
     )
 
 
-def projection_kinds(parts: Parts) -> Mapping[str, ProjectionKind]:
-    """How each projection of a store is opened, by name."""
+class Encoders(Mapping[str, "Encoder"]):
+    """Vector space id → encoder. Each is made, and what it needs is loaded, when it is first asked for."""
+
+    def __init__(self, spaces: Mapping[str, VectorSpace], workers: Workers) -> None:
+        self._spaces = spaces
+        self._workers = workers
+        self._made: dict[str, Encoder] = {}
+
+    def __getitem__(self, space: str) -> "Encoder":
+        if space not in self._made:
+            from atomlog.projections.encoders import encoder_of
+
+            self._made[space] = encoder_of(self._spaces[space], self._workers)
+        return self._made[space]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._spaces)
+
+    def __len__(self) -> int:
+        return len(self._spaces)
+
+
+def projection_kind(parts: Parts, name: str) -> ProjectionKind:
+    """How a projection of a store is opened."""
     partitions, settings = parts.config.partitions, parts.settings
-    cache = settings.block_cache_bytes
-    kinds: tuple[ProjectionKind, ...] = (
-        RocksKind(name="ids", make=lambda kv: Ids(kv, partitions), block_cache_bytes=cache),
-        RocksKind(name="relations", make=lambda kv: Relations(kv, partitions), block_cache_bytes=cache),
-        RocksKind(
-            name="postings",
-            make=lambda kv: Postings(kv, partitions, window=settings.postings_window),
-            block_cache_bytes=cache,
-        ),
-        VectorsKind(
-            partitions=partitions,
-            shard_rows=parts.config.shard_rows,
-            spaces=tuple(parts.spaces.values()),
-            encoders=parts.encoders,
-            content=parts.content,
-            directory=GenerationDirectory(parts.machine.files, parts.directory, "vectors", parts.on_event),
-            files=parts.machine.files,
-            workers=parts.machine.workers,
-            settings=settings,
-            on_event=parts.on_event,
-        ),
+    if name == "vectors":
+        return _vectors_kind(parts)
+    make: Mapping[str, Callable[[Kv], Projection]] = {
+        "ids": lambda kv: Ids(kv, partitions),
+        "relations": lambda kv: Relations(kv, partitions),
+        "postings": lambda kv: Postings(kv, partitions, window=settings.postings_window),
+    }
+    return RocksKind(name=name, make=make[name], block_cache_bytes=settings.block_cache_bytes)
+
+
+def _vectors_kind(parts: Parts) -> ProjectionKind:
+    from atomlog.consumers.vectors_kind import VectorsKind  # loads engines that nothing else needs
+
+    return VectorsKind(
+        partitions=parts.config.partitions,
+        shard_rows=parts.config.shard_rows,
+        spaces=tuple(parts.spaces.values()),
+        encoders=parts.encoders,
+        content=parts.content,
+        directory=GenerationDirectory(parts.machine.files, parts.directory, "vectors", parts.on_event),
+        files=parts.machine.files,
+        workers=parts.machine.workers,
+        settings=parts.settings,
+        on_event=parts.on_event,
     )
-    return {kind.name: kind for kind in kinds}
 
 
 def _key_path(directory: str, config: StoreConfig, given: str | None) -> str:

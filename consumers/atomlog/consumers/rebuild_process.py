@@ -20,7 +20,7 @@ from atomlog.consumers.events import Event, OnEvent
 from atomlog.consumers.generations import GenerationDirectory
 from atomlog.consumers.heads_projection import HeadsProjection
 from atomlog.consumers.kinds import RocksKind
-from atomlog.consumers.parts import Parts, open_parts, projection_kinds
+from atomlog.consumers.parts import Parts, open_parts, projection_kind
 from atomlog.consumers.processes import SAFE_PATH, interpreter, make_no_cycles
 from atomlog.consumers.rebuild_job import RebuildJob, RebuildReport, run_job
 from atomlog.consumers.store_config import StoreConfig
@@ -149,7 +149,7 @@ async def _run(job: RebuildJob) -> RebuildReport:
 def kind_of(parts: Parts, name: str) -> ProjectionKind:
     """How a projection is opened, heads included."""
     if name != HeadsProjection.name:
-        return projection_kinds(parts)[name]
+        return projection_kind(parts, name)
     partitions, cache = parts.config.partitions, parts.settings.block_cache_bytes
     return RocksKind(name=name, make=lambda kv: HeadsProjection(kv, partitions), block_cache_bytes=cache)
 

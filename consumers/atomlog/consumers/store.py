@@ -9,20 +9,16 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import PurePath
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from atomlog.consumers.content_digest import content_digest
 from atomlog.consumers.creation import create_store, create_unless_there
 from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.indexes import OpenIndexes
-from atomlog.consumers.log_dump import log_dump
 from atomlog.consumers.opening import Opening
 from atomlog.consumers.parts import PROJECTIONS, Machine, Parts, open_parts
 from atomlog.consumers.paths import checked_path
 from atomlog.consumers.processes import absolute, process_id
 from atomlog.consumers.quote import Quote, read_quote
-from atomlog.consumers.rebuild import Progress, rebuild
-from atomlog.consumers.rebuild_job import RebuildReport
 from atomlog.consumers.status import Status, store_status
 from atomlog.consumers.store_arguments import (
     Id,
@@ -48,6 +44,10 @@ from atomlog.projections.read.reader import Reader, ReadOptions
 from atomlog.projections.read.receipts import ReadReceipt
 from atomlog.projections.read.refs import DEFAULT_HOME, DEFAULT_SPACE, KeyHome
 from atomlog.projections.read.selectors import Selector, parse_ids, parse_selector
+
+if TYPE_CHECKING:
+    from atomlog.consumers.rebuild import Progress
+    from atomlog.consumers.rebuild_job import RebuildReport
 
 OPEN_SECONDS: Final = 10.0
 
@@ -408,12 +408,14 @@ class AsyncStore:
         *,
         swap: bool = True,
         force: bool = False,
-        progress: Progress | None = None,
-    ) -> list[RebuildReport]:
+        progress: "Progress | None" = None,
+    ) -> "list[RebuildReport]":
         """Build projections anew beside the live ones, compare, and exchange; `swap` False only compares.
 
         One report each; `first_error` of `atomlog.consumers.rebuild` says what is wrong in them.
         """
+        from atomlog.consumers.rebuild import rebuild  # few processes ever do
+
         self._check_open()
         parts = self._parts
         reports = await rebuild(
@@ -436,13 +438,15 @@ class AsyncStore:
         return reports
 
     async def verify(
-        self, names: Sequence[str] | None = None, *, progress: Progress | None = None
-    ) -> list[RebuildReport]:
+        self, names: Sequence[str] | None = None, *, progress: "Progress | None" = None
+    ) -> "list[RebuildReport]":
         """`rebuild` without exchanging anything."""
         return await self.rebuild(names, swap=False, progress=progress)
 
     async def content_digest(self) -> str:
         """A digest of all content and its history that two stores share which were fed the same, in hex."""
+        from atomlog.consumers.content_digest import content_digest
+
         self._check_open()
         async with self._views.need("ids").pinned() as ids:
             assert isinstance(ids, Ids)
@@ -450,6 +454,8 @@ class AsyncStore:
 
     async def log_dump(self, partition: int | None = None) -> AsyncIterator[dict[str, Any]]:
         """Every record with its verdict: effective, or void and why."""
+        from atomlog.consumers.log_dump import log_dump
+
         self._check_open()
         numbers = range(self.config.partitions) if partition is None else (partition,)
         for number in numbers:

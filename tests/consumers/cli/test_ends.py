@@ -18,7 +18,10 @@ from tests.consumers.cli.driving import COMMAND, atomlog, batch, environment, fi
 
 def commands(command: click.Command = main, name: str = "atomlog") -> Iterator[tuple[str, click.Command]]:
     if isinstance(command, click.Group):
-        for word, inner in sorted(command.commands.items()):
+        context = click.Context(command)
+        for word in command.list_commands(context):
+            inner = command.get_command(context, word)
+            assert inner is not None
             yield from commands(inner, f"{name} {word}")
     else:
         yield name, command

@@ -14,7 +14,7 @@ from atomlog.consumers.applier import PartitionApplier
 from atomlog.consumers.bench.corpus import Corpus
 from atomlog.consumers.bench.ladder import Bench, Goal, Measure, Rung, Sample, Scale
 from atomlog.consumers.bench.stopwatch import peak_rss_bytes, stopwatch
-from atomlog.consumers.parts import Machine, Parts, open_parts, projection_kinds
+from atomlog.consumers.parts import Machine, Parts, open_parts, projection_kind
 from atomlog.consumers.processes import make_no_cycles
 from atomlog.consumers.rebuild_job import REPLAY_BYTES
 from atomlog.consumers.store import AsyncStore
@@ -103,7 +103,7 @@ class Replay:
     async def _ours(self, bench: Bench) -> Sample:
         async with opened_log(f"{bench.directory}/store", bench.machine) as parts:
             end = await parts.log.end(0)
-            projection = projection_kinds(parts)[self.name].open_primary(bench.scratch())
+            projection = projection_kind(parts, self.name).open_primary(bench.scratch())
             applier = PartitionApplier(parts.context, projection, 0)
             with stopwatch(bench.machine.clock) as took:
                 while applier.position < end:

@@ -18,7 +18,7 @@ from atomlog.consumers.bench.corpus import Corpus
 from atomlog.consumers.bench.ladder import Bench, Goal, Measure, Rung, Sample, Scale
 from atomlog.consumers.bench.replay import MIB, opened_log
 from atomlog.consumers.bench.stopwatch import peak_rss_bytes, stopwatch
-from atomlog.consumers.parts import Parts, projection_kinds
+from atomlog.consumers.parts import Parts, projection_kind
 from atomlog.consumers.processes import make_no_cycles
 from atomlog.consumers.rebuild_job import REPLAY_BYTES
 from atomlog.consumers.store import AsyncStore
@@ -100,7 +100,7 @@ class ReplayedVectors:
 
 async def _built(parts: Parts, directory: str) -> Vectors:
     """Replayed and embedded, every shard sealed and everything durable: what a rebuild does before it compares."""
-    kind = projection_kinds(parts)["vectors"]
+    kind = projection_kind(parts, "vectors")
     projection = kind.open_primary(directory)
     assert isinstance(projection, Vectors)
     applier, end = PartitionApplier(parts.context, projection, 0), await parts.log.end(0)

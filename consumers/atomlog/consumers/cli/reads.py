@@ -1,18 +1,20 @@
 """get, history, relations, members, groups, recall, quote."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from atomlog.consumers.cli.arguments import ATOM_ID, JSON_FILE, JSON_OBJECT, with_read_options
 from atomlog.consumers.cli.output import counted, emit, emit_bytes, emit_json, emit_page
 from atomlog.consumers.cli.session import Session, example, run, with_keys, with_session
-from atomlog.consumers.freeze import Frozen, freeze
-from atomlog.consumers.quote import Quote
-from atomlog.consumers.store import AsyncStore
 from atomlog.kernel.ids import format_id
 from atomlog.projections.read.page import Page
+
+if TYPE_CHECKING:
+    from atomlog.consumers.freeze import Frozen
+    from atomlog.consumers.quote import Quote
+    from atomlog.consumers.store import AsyncStore
 
 
 @click.command(epilog=example("atomlog get key:tea --space notes", "atomlog get 0199… --as-of 2026-03-01T00:00:00Z"))
@@ -26,7 +28,7 @@ def get(session: Session, ids: tuple[Any, ...], **options: Any) -> None:
 
     An ID is a UUID, key:TEXT, or RECEIPT#a1.
     """
-    _show(session, lambda store: store.get(list(ids), **_named(options)))
+    _show(session, ("ids",), lambda store: store.get(list(ids), **_named(options)))
 
 
 @click.command(epilog=example("atomlog history key:tea --space notes"))
@@ -36,7 +38,7 @@ def get(session: Session, ids: tuple[Any, ...], **options: Any) -> None:
 @with_session
 def history(session: Session, atom: Any, **options: Any) -> None:
     """Every revision of an atom, oldest first."""
-    _show(session, lambda store: store.history(atom, **_named(options)), history=True)
+    _show(session, ("ids",), lambda store: store.history(atom, **_named(options)), history=True)
 
 
 @click.command(
@@ -52,7 +54,7 @@ def relations(session: Session, **options: Any) -> None:
     """Who refers to an atom, or what an atom refers to."""
     if (options["target"] is None) == (options["of"] is None):
         raise click.UsageError("give either --target or --of")
-    _show(session, lambda store: store.relations(**_named(options)))
+    _show(session, ("ids", "relations"), lambda store: store.relations(**_named(options)))
 
 
 @click.command(epilog=example("atomlog members key:tea --not key:green --space notes"))
@@ -68,12 +70,15 @@ def relations(session: Session, **options: Any) -> None:
 def members(session: Session, group: Any, *, as_manifest: bool, **options: Any) -> None:
     """The members of a group: (GROUP or --or …) and --and … but not --not …."""
     if not as_manifest:
-        _show(session, lambda store: store.members(group, **_named(options)))
+        filters = ("postings",) if options["and_"] or options["not_"] else ()
+        _show(session, ("ids", "relations", *filters), lambda store: store.members(group, **_named(options)))
         return
     if options["limit"] is not None or options["continuation"] is not None:
         raise click.UsageError("--freeze takes all members; leave out --limit and --continue")
 
-    async def work() -> Frozen:
+    async def work() -> "Frozen":
+        from atomlog.consumers.freeze import freeze
+
         async with session.current_store() as store:
             return await freeze(store, group, **_named(options))
 
@@ -91,7 +96,7 @@ def members(session: Session, group: Any, *, as_manifest: bool, **options: Any) 
 @with_session
 def groups(session: Session, member: Any, **options: Any) -> None:
     """The groups that an atom is a member of."""
-    _show(session, lambda store: store.groups(member, **_named(options)))
+    _show(session, ("ids", "relations"), lambda store: store.groups(member, **_named(options)))
 
 
 @click.command(epilog=example("atomlog recall 'green tea' --limit 5", "atomlog recall 緑茶 --explain"))
@@ -119,7 +124,7 @@ def recall(session: Session, text: str | None, *, explain: bool, **options: Any)
     """Atoms by natural language, most relevant first."""
     if text is None and not any(options[name] for name in ("context", "reasoning", "vectors")):
         raise click.UsageError("give a TEXT, --context, --reasoning or --vector")
-    _show(session, lambda store: store.recall(text, **_named(options)), explain=explain)
+    _show(session, None, lambda store: store.recall(text, **_named(options)), explain=explain)
 
 
 @click.command(epilog=example("atomlog quote 0199…#0", "atomlog quote key:summary#1 --space notes"))
@@ -133,8 +138,8 @@ def quote(session: Session, origin: str, **options: Any) -> None:
     if not mark or not number.isdecimal():
         raise click.UsageError(f"{origin!r} names no origin; write ID#N, e.g. key:summary#0")
 
-    async def work() -> Quote:
-        async with session.current_store() as store:
+    async def work() -> "Quote":
+        async with session.current_store(("ids",)) as store:
             return await store.quote(ATOM_ID.convert(atom, None, None), int(number), **_named(options))
 
     found = run(work())
@@ -153,9 +158,16 @@ def _named(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _show(session: Session, read: Callable[[AsyncStore], Awaitable[Page]], **how: bool) -> None:
+def _show(
+    session: Session,
+    projections: Sequence[str] | None,
+    read: "Callable[[AsyncStore], Awaitable[Page]]",
+    **how: bool,
+) -> None:
+    """Read and print. `projections`: those that the read needs, None = all."""
+
     async def work() -> Page:
-        async with session.current_store() as store:
+        async with session.current_store(projections) as store:
             return await read(store)
 
     page = run(work())

@@ -24,7 +24,7 @@ def show(session: Session, receipt_id: str) -> None:
     """A receipt: rows, positions, indexes. It holds no text."""
 
     async def work() -> ReadReceipt:
-        async with session.current_store() as store:
+        async with session.current_store(()) as store:
             return await store.receipt(receipt_id)
 
     found = run(work())
@@ -50,7 +50,7 @@ def replay(session: Session, receipt_id: str, *, body: bool) -> None:
     """The page of a receipt again, the same bytes, without searching."""
 
     async def work() -> Page:
-        async with session.current_store() as store:
+        async with session.current_store(("ids",)) as store:
             return await store.replay(receipt_id)
 
     page = run(work())

@@ -5,23 +5,25 @@ import functools
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from atomlog.consumers.cli.output import emit_json, printable, show_error
 from atomlog.consumers.cli.streams import leave_standard_output, take_standard_streams
 from atomlog.consumers.events import Event, is_trouble
-from atomlog.consumers.store import AsyncStore
 from atomlog.consumers.store_arguments import TIMEOUT_S_MAX
 from atomlog.kernel import jsontext
 from atomlog.kernel.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, AtomlogError, of_system
 from atomlog.kernel.ids import invalid
 from atomlog.kernel.model import error_result
 from atomlog.kernel.settings import Settings
+
+if TYPE_CHECKING:
+    from atomlog.consumers.store import AsyncStore
 
 STORE: Final = "./atomlog-data"
 EXIT_TERMINATED: Final = 128 + signal.SIGTERM
@@ -90,22 +92,28 @@ class Session:
     verbose: bool
 
     @asynccontextmanager
-    async def current_store(self) -> AsyncIterator[AsyncStore]:
-        """The store to read from, once its projections have applied what was in the log when it was opened.
+    async def current_store(self, projections: Sequence[str] | None = None) -> "AsyncIterator[AsyncStore]":
+        """The store to read from, once these projections have applied what was in the log when it was opened.
 
         Where one is too far behind, or stopped, the read goes ahead and says how far each is.
         """
-        async with self.store() as store:
+        async with self.store(projections=projections) as store:
             with _despite_lag():
                 await store.wait_until_current(min(settings().read_timeout_ms / 1_000, TIMEOUT_S_MAX))
             yield store
 
     @asynccontextmanager
-    async def store(self, *, create: bool = False) -> AsyncIterator[AsyncStore]:
-        """The open store; `create` for commands that write."""
+    async def store(
+        self, *, create: bool = False, projections: Sequence[str] | None = None
+    ) -> "AsyncIterator[AsyncStore]":
+        """The open store; `create` for commands that write. `projections`: those that are needed, all unless given."""
+        from atomlog.consumers.parts import PROJECTIONS
+        from atomlog.consumers.store import AsyncStore  # loads everything: after the command line is understood
+
         async with await AsyncStore.open(
             self.directory,
             create=create,
+            projections=PROJECTIONS if projections is None else projections,
             settings=settings(),
             master_key_file=self.master_key_file,
             on_event=self.say_event,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.model import Positions
@@ -12,7 +12,9 @@ from atomlog.projections.base import Projection
 from atomlog.projections.ids import Ids
 from atomlog.projections.postings import Postings
 from atomlog.projections.relations import Relations
-from atomlog.projections.vectors import Vectors
+
+if TYPE_CHECKING:  # numpy and hnswlib come with them, which only a recall needs
+    from atomlog.projections.vectors import Vectors
 
 VECTORS: Final = "vectors"
 
@@ -29,7 +31,7 @@ class IndexSet:
     ids: Ids
     relations: Relations | None
     postings: Postings | None
-    vectors: Vectors | None
+    vectors: "Vectors | None"
     generations: Mapping[str, str]
     broken: Mapping[str, AtomlogError] = field(default_factory=dict)
 

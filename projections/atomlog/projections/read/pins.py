@@ -5,10 +5,12 @@ made again while the cursor is open. A pin lasts as long as the cursor may, and 
 """
 
 from collections import deque
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from atomlog.kernel.ports import Clock
-from atomlog.projections.vectors import Vectors
+
+if TYPE_CHECKING:  # numpy and hnswlib come with them, which only a recall needs
+    from atomlog.projections.vectors import Vectors
 
 PINS_MAX: Final = 1_000  # cursors of one process; beyond them the oldest pin goes first
 
@@ -22,7 +24,7 @@ class Pins:
         self._vectors: Vectors | None = None
         self._held: deque[tuple[int, int]] = deque()  # (until on the monotonic clock, generation)
 
-    def hold(self, vectors: Vectors) -> None:
+    def hold(self, vectors: "Vectors") -> None:
         """Pin the current manifest until the cursor that is about to be given out expires."""
         if self._vectors is not vectors:
             self._held.clear()

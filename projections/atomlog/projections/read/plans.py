@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from atomlog.kernel.ids import partition_of
 from atomlog.kernel.model import Positions
-from atomlog.projections.encoders import Encoder
 from atomlog.projections.ids import Ids
 from atomlog.projections.read.cursors import expired
 from atomlog.projections.read.filters import allowed_atoms
@@ -48,6 +47,9 @@ from atomlog.projections.read.sources import (
     State,
 )
 
+if TYPE_CHECKING:  # numpy comes with it, which only a recall needs
+    from atomlog.projections.encoders import Encoder
+
 IDS: Final = "ids"
 RELATIONS: Final = "relations"
 POSTINGS: Final = "postings"
@@ -69,7 +71,7 @@ class Plan:
     k: int | None = None
 
 
-async def plan(selector: Selector, state: State | None, encoders: Mapping[str, Encoder], journal: Journal) -> Plan:
+async def plan(selector: Selector, state: State | None, encoders: "Mapping[str, Encoder]", journal: Journal) -> Plan:
     """Everything that must be known before the indexes are looked at. `state`: of a cursor, None = from the start."""
     names = names_of(selector)
     if not isinstance(selector, Recall):

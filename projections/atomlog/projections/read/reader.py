@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from atomlog.kernel.content import ContentOpener
 from atomlog.kernel.errors import fail
@@ -13,7 +13,6 @@ from atomlog.kernel.jsontext import check_json, dumps
 from atomlog.kernel.model import LOCAL_PRINCIPAL, Handle, Positions
 from atomlog.kernel.ports import Clock, Log
 from atomlog.kernel.settings import Settings
-from atomlog.projections.encoders import Encoder
 from atomlog.projections.ids import Ids
 from atomlog.projections.read.chains import Chains
 from atomlog.projections.read.cursors import Continuations, Cursor, asked_digest
@@ -32,6 +31,9 @@ from atomlog.projections.read.replay import Replayer, Verification
 from atomlog.projections.read.seen import Seen, seen
 from atomlog.projections.read.selectors import ByIds, History, Recall, Selector, check_selector, map_refs, selector_dict
 from atomlog.projections.read.sources import not_found
+
+if TYPE_CHECKING:  # numpy comes with it, which only a recall needs
+    from atomlog.projections.encoders import Encoder
 
 SESSION_CHARACTERS_MAX: Final = 128
 
@@ -66,7 +68,7 @@ class Reader:
     indexes: Indexes
     content: ContentOpener
     journal: Journal
-    encoders: Mapping[str, Encoder]
+    encoders: "Mapping[str, Encoder]"
     log: Log
     clock: Clock
     settings: Settings

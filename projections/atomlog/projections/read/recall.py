@@ -9,7 +9,7 @@ import hashlib
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from atomlog.kernel.errors import AtomlogError, InvalidError, UnavailableError
 from atomlog.kernel.ids import invalid
@@ -17,15 +17,16 @@ from atomlog.kernel.jsontext import canonical, dumps, loads
 from atomlog.kernel.model import Positions
 from atomlog.kernel.vector_spaces import VectorSpace, parse_vector_space
 from atomlog.projections.bitmaps import Bitmap
-from atomlog.projections.encoders import Encoder
 from atomlog.projections.read.receipts import score_bits
 from atomlog.projections.read.refs import raw_id
 from atomlog.projections.read.scope import Scope
 from atomlog.projections.read.selectors import INPUTS, Recall
 from atomlog.projections.read.sources import GROUP, Found, Notes, State, read_range
-from atomlog.projections.vectors import Vectors
-from atomlog.projections.vectors.scoring import query_row
 from atomlog.schemas.revision import ReadRange
+
+if TYPE_CHECKING:  # numpy comes with it, which only a recall needs
+    from atomlog.projections.encoders import Encoder
+    from atomlog.projections.vectors import Vectors
 
 RANKED_MAX: Final = 1_000  # rows of one recall, over all its pages
 SMALL_STORE_ROWS: Final = 10_000  # up to here a search is exact, and as deep as the list may be
@@ -113,7 +114,7 @@ def scoring_digest(scoring: str) -> bytes:
     return hashlib.sha256(canonical({"scoring": scoring, **SCORINGS[scoring]}, "scoring")).digest()
 
 
-async def embed(selector: Recall, encoders: Mapping[str, Encoder]) -> Queries:
+async def embed(selector: Recall, encoders: "Mapping[str, Encoder]") -> Queries:
     """Every input as a vector of one space. An encoder that is down costs its inputs, not the read.
 
     Raises INVALID_INPUT: an unknown space, a text in a space whose vectors only come supplied.
@@ -138,13 +139,13 @@ async def embed(selector: Recall, encoders: Mapping[str, Encoder]) -> Queries:
     return Queries(space=space, inputs=tuple(inputs), cuts=tuple(cuts))
 
 
-def depth(vectors: Vectors, limit: int) -> int:
+def depth(vectors: "Vectors", limit: int) -> int:
     """How many rows a search asks for."""
     rows = sum(vectors.rows(partition) for partition in range(vectors.partitions))
     return RANKED_MAX if rows <= SMALL_STORE_ROWS else min(max(DEPTH_FACTOR * limit, DEPTH_MIN), RANKED_MAX)
 
 
-def rank(vectors: Vectors, queries: Queries, k: int, at: Positions, allowed: Mapping[int, Bitmap] | None) -> Ranked:
+def rank(vectors: "Vectors", queries: Queries, k: int, at: Positions, allowed: Mapping[int, Bitmap] | None) -> Ranked:
     """The k best of the allowed atoms.
 
     The k best of each input hold the k best of the maximum: an atom that is better than the k-th there is among the
@@ -229,7 +230,7 @@ class RecallSource:
         return tuple(map(raw_id, (*self.scope.group_and, *self.scope.group_not, *targets)))
 
 
-def _encoder_for(selector: Recall, encoders: Mapping[str, Encoder]) -> tuple[VectorSpace, Encoder]:
+def _encoder_for(selector: Recall, encoders: "Mapping[str, Encoder]") -> "tuple[VectorSpace, Encoder]":
     """The space of the vectors given, else the first one that a text can be encoded in."""
     texts = [name for name in INPUTS if getattr(selector, name) is not None]
     if selector.vectors:
@@ -244,7 +245,7 @@ def _encoder_for(selector: Recall, encoders: Mapping[str, Encoder]) -> tuple[Vec
     raise invalid("selector.text", "this store encodes no text; give a vector of one of its spaces")
 
 
-def _known(space: str, encoders: Mapping[str, Encoder]) -> Encoder:
+def _known(space: str, encoders: "Mapping[str, Encoder]") -> "Encoder":
     encoder = encoders.get(space)
     if encoder is None:
         raise invalid("selector.vectors", f"{space} is no vector space of this store; it has {', '.join(encoders)}")
@@ -254,6 +255,8 @@ def _known(space: str, encoders: Mapping[str, Encoder]) -> Encoder:
 def _checked(space: VectorSpace, numbers: tuple[float, ...]) -> tuple[float, ...]:
     path = f"selector.vectors.{space.id}"
     try:
+        from atomlog.projections.vectors.scoring import query_row
+
         row = query_row(space, numbers)
     except InvalidError as error:
         raise invalid(path, str(error.details[0]["message"])) from None
