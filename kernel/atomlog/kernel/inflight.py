@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -18,12 +19,56 @@ RETRY_MS: Final = 100
 Answer = model.WriteResult | model.Outcome
 
 
+class Owed:
+    """An answer that is owed to one caller, who may go away: it is owed until it is given all the same."""
+
+    __slots__ = ("_forget", "_given", "is_given", "waiter")
+
+    def __init__(self, forget: Callable[["Owed"], None] | None = None) -> None:
+        self.waiter: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()  # of the caller alone
+        self.is_given = False
+        self._given: asyncio.Future[None] | None = None
+        self._forget = forget
+
+    def give(self, answer: Answer) -> None:
+        if self._end() and not self.waiter.done():
+            self.waiter.set_result(answer)
+
+    def refuse(self, error: Exception) -> None:
+        if self._end() and not self.waiter.done():
+            self.waiter.set_exception(error)
+
+    def drop(self) -> None:
+        """Nobody waits for it, and nothing will come."""
+        if self._end():
+            self.waiter.cancel()
+
+    def given(self) -> "asyncio.Future[None]":
+        """Done when it is not owed any more."""
+        if self._given is None:
+            self._given = asyncio.get_running_loop().create_future()
+            if self.is_given:
+                self._given.set_result(None)
+        return self._given
+
+    def _end(self) -> bool:
+        """False when it was given before."""
+        if self.is_given:
+            return False
+        self.is_given = True
+        if self._given is not None and not self._given.done():
+            self._given.set_result(None)
+        if self._forget is not None:
+            self._forget(self)
+        return True
+
+
 @dataclass(slots=True, eq=False)
 class Ask:
     """One write, or one question for an outcome (`question`), waiting for its answer."""
 
     prepared: Prepared
-    answer: "asyncio.Future[Answer]"
+    answer: Owed
     question: bool = False
     tries: int = 0
     joined: list["Ask"] = field(default_factory=list)  # the same request, arrived while this one is on its way
@@ -34,22 +79,18 @@ class Ask:
             ask._accept(replace(result, replayed=True))
 
     def _accept(self, result: model.WriteResult) -> None:
-        self._set(model.Outcome(state="accepted", result=result) if self.question else result)
+        self.answer.give(model.Outcome(state="accepted", result=result) if self.question else result)
 
     def refuse(self, error: Exception) -> None:
         """The error to who writes; to who only asks, that nothing is known."""
         for ask in (self, *self.joined):
             if ask.question:
                 ask.tell(model.Outcome(state="unknown"))
-            elif not ask.answer.done():
-                ask.answer.set_exception(error)
+            else:
+                ask.answer.refuse(error)
 
     def tell(self, outcome: model.Outcome) -> None:
-        self._set(outcome)
-
-    def _set(self, answer: Answer) -> None:
-        if not self.answer.done():
-            self.answer.set_result(answer)
+        self.answer.give(outcome)
 
 
 Scope = tuple[str, str, str]  # space, principal, idempotency key
@@ -63,35 +104,33 @@ class InHand:
         self._bytes_max = bytes_max
         self._bytes = 0
         self._count = 0
-        self._answers: dict[Scope, set[asyncio.Future[Answer]]] = {}
+        self._answers: dict[Scope, set[Owed]] = {}
 
-    def take_in(self, scope: Scope, size_bytes: int) -> "asyncio.Future[Answer]":
+    def take_in(self, scope: Scope, size_bytes: int) -> Owed:
         """A new answer; OVERLOADED when too much waits. A single request is never too much."""
         if self._count >= self._requests_max or (self._count and self._bytes + size_bytes > self._bytes_max):
             message = f"{self._count} writes of {self._bytes} bytes are waiting"
             raise fail("OVERLOADED", message, retry_after_ms=RETRY_MS)
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        answer = Owed(lambda given: self._forget(scope, size_bytes, given))
         self._answers.setdefault(scope, set()).add(answer)
         self._count += 1
         self._bytes += size_bytes
-        answer.add_done_callback(lambda done: self._forget(scope, size_bytes, done))
         return answer
 
-    def of(self, scope: Scope) -> "set[asyncio.Future[Answer]]":
-        return self._answers.get(scope, set())
+    def of(self, scope: Scope) -> "list[asyncio.Future[None]]":
+        """Each is done when one of the answers that are owed under this scope is given."""
+        return [answer.given() for answer in self._answers.get(scope, ())]
 
-    def all(self) -> "list[asyncio.Future[Answer]]":
-        return [answer for answers in self._answers.values() for answer in answers]
+    def all(self) -> "list[asyncio.Future[None]]":
+        return [answer.given() for answers in self._answers.values() for answer in answers]
 
-    def _forget(self, scope: Scope, size_bytes: int, done: "asyncio.Future[Answer]") -> None:
+    def _forget(self, scope: Scope, size_bytes: int, done: Owed) -> None:
         answers = self._answers[scope]
         answers.discard(done)
         if not answers:
             del self._answers[scope]
         self._count -= 1
         self._bytes -= size_bytes
-        if not done.cancelled():
-            done.exception()  # perhaps nobody waits for it any more
 
 
 @dataclass(frozen=True, slots=True)

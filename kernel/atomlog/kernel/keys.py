@@ -362,9 +362,9 @@ def _key_of(page: _Page, index: int) -> bytes | None:
     return None if page.destroyed >> index & 1 else page.keys[index * KEY_SIZE : (index + 1) * KEY_SIZE]
 
 
-def _keys(page: bytes, keys: bytes, which: int) -> Iterator[tuple[bytes, bytes]]:
-    for index in _indexes(which):
-        yield page + bytes((index,)), keys[index * KEY_SIZE : (index + 1) * KEY_SIZE]
+def _keys(page: bytes, keys: bytes, which: int) -> list[tuple[bytes, bytes]]:
+    indexes = range(PAGE_KEYS) if which == _ALL else _indexes(which)
+    return [(page + bytes((index,)), keys[index * KEY_SIZE : (index + 1) * KEY_SIZE]) for index in indexes]
 
 
 def _indexes(keys: int) -> Iterator[int]:

@@ -14,11 +14,12 @@ from typing import Any, Final, Literal
 from atomlog.kernel import model
 from atomlog.kernel.claim import Claimer
 from atomlog.kernel.committer import Committer
+from atomlog.kernel.deadlines import Deadlines
 from atomlog.kernel.decide import decide
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.following import Following
 from atomlog.kernel.heads import HeadView, Place
-from atomlog.kernel.inflight import RETRY_MS, Ask, InHand, Scope, Unread
+from atomlog.kernel.inflight import RETRY_MS, Ask, InHand, Owed, Scope, Unread
 from atomlog.kernel.keys import KeyAllocator
 from atomlog.kernel.plan import Prepared, Refused
 from atomlog.kernel.prepare import DigestKeys, Preparer
@@ -43,6 +44,7 @@ class Owner:
         self._may_claim = world.log.exclusive  # without being told to: nobody else can, or the last Claim is an own one
         self._claiming: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}  # in the order in which they began: a set has another each run
+        self._deadlines = Deadlines(world.timeout_s)
         self._in_hand = InHand(requests_max=world.settings.queue_requests_max, bytes_max=world.settings.queue_bytes_max)
         self._settled = HeadView(world.heads.kv, world.log.partitions)  # what is read back
         view = HeadView(world.heads.kv, world.log.partitions)  # what is on its way, laid over it
@@ -119,7 +121,7 @@ class Owner:
         """
         self._check_running()
         try:
-            async with asyncio.timeout(self._world.timeout_s):
+            with self._deadlines.begin():
                 digests = await self._stored.digests(request, principal)
                 known = await self._stored.find(request, digests)
                 return known or await self._write(request, principal, digests)
@@ -183,9 +185,9 @@ class Owner:
             await self._refuse_unclaimed(request, principal)
             self._committer.put(Ask(prepared=await self._prepare(request, principal, digests), answer=answer))
         except BaseException:
-            answer.cancel()
+            answer.drop()
             raise
-        result = await asyncio.shield(answer)
+        result = await answer.waiter
         assert isinstance(result, model.WriteResult)
         return result
 
@@ -220,9 +222,9 @@ class Owner:
         prepared = await self._preparer.prepare(question, principal, digest_key)
         if not self._owns():
             return unknown
-        ask = Ask(prepared=prepared, answer=asyncio.get_running_loop().create_future(), question=True)
+        ask = Ask(prepared=prepared, answer=Owed(), question=True)
         self._committer.put(ask)
-        outcome = await asyncio.shield(ask.answer)
+        outcome = await ask.answer.waiter
         assert isinstance(outcome, model.Outcome)
         return outcome
 
@@ -285,7 +287,7 @@ class Owner:
             return
         self._digest_keys.clear()
         for ask in self._unread.clear():
-            if ask.answer.done():
+            if ask.answer.is_given:
                 continue
             ask.tries += 1
             if ask.question:
