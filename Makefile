@@ -18,7 +18,7 @@ UV_COMPILE := $(LOCK_VENV)/bin/uv pip compile --quiet --universal --generate-has
 
 .DEFAULT_GOAL := ci
 .DELETE_ON_ERROR:
-.PHONY: ci check test fuzz simulate soak-simulation demo bench bench-large bench-smoke install format wheel lock clean help prerequisites
+.PHONY: ci check test fuzz simulate soak-simulation soak-statemachine soak-corruption demo bench bench-large bench-smoke install format wheel lock clean help prerequisites
 
 ci: check test ## what CI runs (the default)
 
@@ -40,6 +40,12 @@ simulate: $(STAMP) ## one simulation again, with its trace: SEED=1441
 
 soak-simulation: $(STAMP) ## simulations from a new seed on, SECONDS=600 long; prints where it began and what failed
 	$(BIN)/python -m tests.simulation --soak $(or $(SECONDS),600)
+
+soak-statemachine: $(STAMP) ## the state machine, ten times as long, from seed FIRST=1000 on; prints the seeds
+	ATOMLOG_STATEMACHINE=10 ATOMLOG_STATEMACHINE_SEED=$(or $(FIRST),1000) $(BIN)/pytest -q -s -n $(PYTEST_WORKERS) tests/statemachine
+
+soak-corruption: $(STAMP) ## damaged files, SCALE=20 times as many as CI tries, from a new seed that it prints
+	ATOMLOG_CORRUPTION_SCALE=$(or $(SCALE),20) $(BIN)/pytest -q -s -n $(PYTEST_WORKERS) tests/corruption $(PYTEST_ARGS)
 
 demo: $(STAMP) ## install, then run the program's own demonstration
 	$(BIN)/atomlog demo

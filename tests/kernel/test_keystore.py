@@ -317,6 +317,19 @@ def test_an_error_of_the_library_becomes_one_of_ours(code: int, expected: str) -
     assert error.message.startswith("/some/file: ")
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnicodeDecodeError("utf-8", b"\xc5", 0, 1, "invalid continuation byte"),
+        sqlite3.OperationalError("Could not decode to UTF-8 column 'page' with text 'x'"),
+    ],
+)
+def test_damaged_text_in_a_file_or_in_a_message_about_it_is_corrupt(error: Exception) -> None:
+    with pytest.raises(AtomlogError, match="/some/file") as caught, sqlite._mapped("/some/file"):
+        raise error
+    assert caught.value.code == "CORRUPT"
+
+
 def test_a_failing_disk_stays_an_os_error() -> None:
     error = sqlite._of(sqlite3.SQLITE_IOERR_FSYNC, "disk I/O error", "/some/file")
     assert isinstance(error, OSError)

@@ -144,12 +144,15 @@ def fail(code: str, message: str, *, details: Sequence[Detail] = (), retry_after
 
 
 def from_dict(error: Mapping[str, Any]) -> AtomlogError:
-    """The error that `to_dict` described, e.g. one that came from another process."""
+    """The error that `to_dict` described, e.g. one that came from another process. CORRUPT when it is none of these."""
+    code, details, retry_after_ms = (error.get(name) for name in ("code", "details", "retry_after_ms"))
+    if not isinstance(code, str) or code not in CODES:
+        return fail("CORRUPT", f"an error of the unknown code {code!r:.100} was noted")
     return fail(
-        str(error["code"]),
-        str(error["message"]),
-        details=error.get("details", ()),
-        retry_after_ms=error.get("retry_after_ms"),
+        code,
+        str(error.get("message")),
+        details=[one for one in details if isinstance(one, Mapping)] if isinstance(details, list | tuple) else (),
+        retry_after_ms=retry_after_ms if type(retry_after_ms) is int else None,
     )
 
 

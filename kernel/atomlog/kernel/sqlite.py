@@ -136,8 +136,12 @@ def _mapped(path: str) -> Iterator[None]:
     """Raise SQLite's errors as ours, naming the file."""
     try:
         yield
+    except UnicodeDecodeError as error:  # SQLite quotes damaged names in its messages
+        raise _of(sqlite3.SQLITE_CORRUPT, "text that is no UTF-8", path) from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", None)
+        if code is None and "decode to UTF-8" in str(error):
+            code = sqlite3.SQLITE_CORRUPT
         if code is None:  # misuse of the module: a mistake of ours
             raise
         raise _of(code, str(error), path) from error

@@ -7,7 +7,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.sqlite import Database, connect
@@ -121,7 +121,10 @@ class SqliteShelf:
         if not self._read_only:
             with self._database.transaction():
                 self._database.execute("INSERT OR IGNORE INTO secrets VALUES (1, ?)", (draw(),))
-        return dict(self._database.query("SELECT id, secret FROM secrets"))
+        found: dict[Any, Any] = dict(self._database.query("SELECT id, secret FROM secrets"))
+        if not all(0 <= number < 256 and isinstance(secret, bytes) and secret for number, secret in found.items()):
+            raise fail("CORRUPT", f"{self._path}: the keys of continuations are damaged; restore a backup")
+        return found
 
     def prune(self, receipts_below: bytes, expired_before_us: int) -> None:
         with self._database.transaction():

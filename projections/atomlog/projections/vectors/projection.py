@@ -51,7 +51,7 @@ from atomlog.projections.vectors.sealing import Sealer
 from atomlog.projections.vectors.search import EXACT_ROWS_MAX, SearchResult
 from atomlog.projections.vectors.searching import Searcher
 from atomlog.projections.vectors.shelf import Shelf
-from atomlog.schemas.revision import ATOM, REVISION
+from atomlog.schemas.revision import ATOM, PREVIOUS, REVISION, ZERO16
 
 TROUBLES_LISTED: Final = 1_000
 
@@ -295,12 +295,12 @@ class Vectors(KvProjection):
         puts: list[tuple[bytes, bytes]] = []
         mentions = (mentioned(revision, slice_revision(revision)) for _, revision in changes)
         atom_ordinals = self._ordinals.assign(partition, chain.from_iterable(mentions), puts)
-        for key, value in puts:
-            staged.put(key, value)
+        staged.put_all(puts)
         next_ordinal = self.rows(partition)
         for position, revision in changes:
             atom_ordinal = atom_ordinals[revision[ATOM]]
-            self._close_row(partition, atom_ordinal, position, staged)
+            if revision[PREVIOUS] != ZERO16:
+                self._close_row(partition, atom_ordinal, position, staged)
             if not is_retired(revision):
                 self._open_row(partition, next_ordinal, atom_ordinal, position, revision, staged)
                 next_ordinal += 1
@@ -379,7 +379,8 @@ class Vectors(KvProjection):
         if built["shard_rows"] != shard_rows or added:
             told = f"{shard_rows} rows a shard and the spaces {', '.join(self.spaces)}"
             had = f"{built['shard_rows']} rows and {', '.join(built['spaces'])}"
-            raise fail("CORRUPT", f"vectors was built for {had}, the store declares {told}; rebuild it")
+            way_out = "put the right store.json back, or rebuild vectors"
+            raise fail("CORRUPT", f"vectors was built for {had}, store.json declares {told}; {way_out}")
 
 
 def _checked(encoders: Mapping[str, Encoder]) -> Mapping[str, Encoder]:
