@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from atomlog.kernel.errors import InvalidError
-from atomlog.projections.vectors.scoring import nearest, norms_of, query_row, scores, stored_row
+from atomlog.projections.vectors.scoring import nearest, norms_of, query_row, scores, stored_row, stored_rows
 from tests.projections.vectors.worlds import space_of
 
 METRICS = ("cosine", "l2", "ip")
@@ -101,3 +101,20 @@ def test_a_query_that_is_no_vector_of_the_space_is_refused(query: object, messag
     with pytest.raises(InvalidError, match=message) as caught:
         query_row(space_of(), query)  # type: ignore[arg-type]
     assert caught.value.details[0]["path"] == "vector"
+
+
+@pytest.mark.parametrize("dim", [3, 8, 129, 512])
+def test_a_row_is_stored_as_the_same_bits_whatever_rows_are_beside_it(dim: int) -> None:
+    random = np.random.default_rng(dim)
+    rows = random.normal(size=(65, dim)).astype(np.float32)
+    rows[5] = 0
+    space = space_of(dim=dim)
+    together = stored_rows(space, rows)
+    assert together[5] is None
+    for row, kept in zip(rows, together, strict=True):
+        alone = stored_row(space, row)
+        assert (alone is None) == (kept is None)
+        assert alone is None or kept is None or alone.tobytes() == kept.tobytes()
+    rows[7, 1] = np.nan
+    with pytest.raises(ValueError, match="not all are finite"):
+        stored_rows(space, rows)

@@ -44,12 +44,11 @@ from atomlog.projections.postings.layout import (
 )
 from atomlog.projections.slices import (
     MEMBERSHIP,
-    RevisionParts,
     SlotParts,
     effective_time_us,
     is_retired,
     mentioned,
-    slice_revision,
+    slice_encoded,
 )
 from atomlog.schemas.revision import ATOM, FIXED_BYTES, PREVIOUS, RECORDED_AT, ZERO16
 
@@ -63,8 +62,8 @@ Events = tuple[bytes, int | Bitmap]
 """The same, or (changes, ordinals) of many atoms that come at one position."""
 Kind = tuple[bool, int, bytes]
 """Whether a revision is retired, its day, and what its head begins with."""
-SlicedRevision = tuple[bytes, bool, Kind, RevisionParts]
-"""(atom, whether it is the atom's first revision, kind, parts)."""
+SlicedRevision = tuple[bytes, bool, Kind, bytes, bytes, list[SlotParts], bytes]
+"""(atom, whether this is its first revision, kind, schema, policy, slots, all three as they came)."""
 
 
 class SlicedRecord(NamedTuple):
@@ -84,10 +83,10 @@ def slice_record(record: EffectiveRecord) -> SlicedRecord:
     revisions: list[SlicedRevision] = []
     atoms: list[bytes] = []
     for data in batch.revisions:
-        parts = slice_revision(data)
-        times = data[TIMES_AND_FLAGS]
+        atom, times = data[ATOM], data[TIMES_AND_FLAGS]
+        parts = schema, policy, slots, encoded, _ = slice_encoded(data, FIXED_BYTES)
         kind = kinds.get(times) or kinds.setdefault(times, _kind_of(data, space))
-        revisions.append((data[ATOM], data[PREVIOUS] == ZERO16, kind, parts))
+        revisions.append((atom, data[PREVIOUS] == ZERO16, kind, schema, policy, slots, encoded))
         atoms += mentioned(data, parts)
     return SlicedRecord(record.position, space, revisions, atoms)
 
@@ -122,8 +121,7 @@ class Edit:
         prefix, added_at = NUMBERED + self.tag, change_start(position, added=True)
         created: dict[tuple[bytes, bytes, bytes], tuple[Sequence[bytes], list[Event]]] = {}
         heads: list[tuple[bytes, bytes]] = []
-        for atom, is_first, (retired, day, start), parts in record.revisions:
-            schema, policy, slots, encoded, _ = parts
+        for atom, is_first, (retired, day, start), schema, policy, slots, encoded in record.revisions:
             ordinal = self.ordinals[atom]
             number = u32(ordinal)
             before = b"" if is_first else self._head_before(number)
@@ -153,21 +151,15 @@ class Edit:
         prefix = PAGE + self.tag
         wanted = [name for name in self.events if not self._is_new(name) and name not in self.pages]
         self.pages.update(zip(wanted, self.staged.get_many([prefix + name for name in wanted]), strict=True))
-        new: list[tuple[bytes, bytes]] = []
-        changed: list[tuple[bytes, bytes]] = []
+        rows: list[tuple[bytes, bytes]] = []
         for name, events in self.events.items():
             stored = self.pages.get(name)
-            rows = new if stored is None else changed
-            rows.append((prefix + name, self._page(name, stored, events)))
-        self.staged.insert_all(new)
-        self.staged.put_all(changed)
+            packed = events[0][0] if len(events) == 1 else b"".join([changes for changes, _ in events])
+            extended = None if name in self.left else appended(stored, packed, self.floor)
+            rows.append((prefix + name, extended or self._rewritten(name, stored, events, packed)))
+        self.staged.put_all(rows)
+        self.staged.rows += sum(1 for name in self.events if self.pages.get(name) is None)
         self._drop_old_changes()
-
-    def _page(self, name: bytes, stored: bytes | None, events: Sequence[Events]) -> bytes:
-        """A page after these events."""
-        packed = events[0][0] if len(events) == 1 else b"".join([changes for changes, _ in events])
-        extended = None if name in self.left else appended(stored, packed, self.floor)
-        return extended or self._rewritten(name, stored, events, packed)
 
     def _head_before(self, number: bytes) -> bytes:
         """The head of an atom before a revision; empty when there was none."""

@@ -125,6 +125,7 @@ class Embedder:
         puts: list[tuple[bytes, bytes]] = []
         deletes: list[bytes] = []
         done: list[int] = []
+        embedded = came_late = 0
         for ordinal, outcome in outcomes.items():
             again = ordinal < work.cursor
             number = u32(ordinal)
@@ -138,12 +139,19 @@ class Embedder:
                 if trouble.ending != Ending.PURGED:
                     continue
             elif not isinstance(outcome, Nothing | Undecided):
-                work = replace(work, embedded=work.embedded + 1, late=work.late + again)
+                embedded += 1
                 puts.append((vectors + number, outcome.astype(F32).tobytes()))
                 if again:
+                    came_late += 1
                     puts.append((late + number, b""))
             done.append(ordinal)
-        work = replace(work, cursor=cursor, version=work.version + 1)
+        work = replace(
+            work,
+            cursor=cursor,
+            version=work.version + 1,
+            embedded=work.embedded + embedded,
+            late=work.late + came_late,
+        )
         puts.append(self._work_pair(partition, space, work))
         deletes += [QUEUE + u16(partition) + u32(ordinal) for ordinal in self._released(partition, space, done)]
         self._kv.write(puts, deletes)

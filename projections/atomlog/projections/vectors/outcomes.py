@@ -17,7 +17,7 @@ from atomlog.projections.encoders import TEXT, Encoder
 from atomlog.projections.vectors.blocks import F32
 from atomlog.projections.vectors.cache import EmbeddingCache
 from atomlog.projections.vectors.layout import Ending
-from atomlog.projections.vectors.scoring import Vector, stored_row
+from atomlog.projections.vectors.scoring import Vector, stored_row, stored_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,19 +115,32 @@ async def _encoded(
     known = cache.find(space, texts) if cache and texts else {}
     new = [text for text in texts if text not in known]
     raw, errors = await _asked(new, space, encoder) if new else ({}, {})
-    outcomes: dict[str, Outcome] = dict(errors)
-    sound: dict[str, Vector] = {}
-    for text, row in (known | raw).items():
-        try:
-            kept = stored_row(space, row)
-        except ValueError as error:
-            outcomes[text] = Failure(Ending.RETRY, f"from the encoder: {error}")
-            continue
-        sound[text] = row
-        outcomes[text] = NOTHING if kept is None or not kept.any() else kept
-    if cache and (fresh := {text: row for text, row in sound.items() if text in raw}):
+    kept = _kept(space, known | raw)
+    if cache and (fresh := {text: row for text, row in raw.items() if not isinstance(kept[text], Failure)}):
         cache.add(space, fresh)
-    return outcomes
+    return {**errors, **kept}
+
+
+def _kept(space: VectorSpace, found: Mapping[str, Vector]) -> Mapping[str, Outcome]:
+    """What is stored of the rows that texts have; one bad row never fails the others."""
+    if not found:
+        return {}
+    matrix = np.stack(list(found.values()))
+    try:
+        rows = stored_rows(space, matrix)
+    except ValueError:
+        return {text: _kept_alone(space, row) for text, row in found.items()}
+    present: list[bool] = np.any(matrix, axis=1).tolist()
+    decided = zip(found, rows, present, strict=True)
+    return {text: row if some and row is not None else NOTHING for text, row, some in decided}
+
+
+def _kept_alone(space: VectorSpace, row: Vector) -> Outcome:
+    try:
+        kept = stored_row(space, row)
+    except ValueError as error:
+        return Failure(Ending.RETRY, f"from the encoder: {error}")
+    return NOTHING if kept is None or not kept.any() else kept
 
 
 async def _asked(

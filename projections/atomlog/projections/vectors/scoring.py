@@ -34,11 +34,23 @@ def stored_row(space: VectorSpace, vector: ArrayLike) -> Vector | None:
         raise ValueError(f"a vector of {space.id} has {space.dim} numbers, this one has the shape {row.shape}")
     if not np.isfinite(row).all():
         raise ValueError(f"number {int(np.flatnonzero(~np.isfinite(row))[0])} of the vector is not finite")
+    return stored_rows(space, row[np.newaxis])[0]
+
+
+def stored_rows(space: VectorSpace, rows: Matrix) -> list[Vector | None]:
+    """`stored_row` of each row, which is the same bits whatever rows are beside it.
+
+    Raises ValueError for another dimension or a number that is not finite, without saying where.
+    """
+    if rows.shape[1:] != (space.dim,) or not np.isfinite(rows).all():
+        raise ValueError(f"not all are finite vectors of {space.dim} numbers")
     if space.metric != "cosine":
-        return row
-    exact = row.astype(np.float64)
-    norm = np.sqrt((exact * exact).sum())
-    return None if norm == 0 else (exact / norm).astype(np.float32)
+        return list(rows)
+    exact = rows.astype(np.float64)
+    norms = np.sqrt((exact * exact).sum(axis=1))
+    with np.errstate(invalid="ignore"):
+        unit = (exact / norms[:, np.newaxis]).astype(np.float32)
+    return [row if norm else None for row, norm in zip(unit, norms, strict=True)]
 
 
 def query_row(space: VectorSpace, query: ArrayLike) -> Vector | None:
