@@ -85,6 +85,16 @@ class GenerationDirectory:
         found = self._read_current()
         return found if isinstance(found, Generation) else None
 
+    def lost(self) -> str | None:
+        """Why CURRENT leads nowhere although there are generations; a follower that starts begins a new one."""
+        found = self._read_current()
+        if isinstance(found, Generation):
+            return None
+        path = f"{self.directory}/CURRENT"
+        if found is not None:
+            return f"{path}: {found}"
+        return f"{path} is missing although there are generations" if self._generations() else None
+
     def current_or_new(self) -> tuple[Generation, bool]:
         """The current generation, or a new and unpublished one; True when it is new. Follower only.
 

@@ -49,12 +49,14 @@ class SecondaryView:
     ) -> "SecondaryView":
         """Open the current generation, waiting for the following process to make the first one.
 
-        Raises STORE_LOCKED when there is none by the deadline (clock's `monotonic_us`), CORRUPT, STORE_TOO_NEW,
-        STORE_READ_ONLY.
+        Raises STORE_LOCKED when there is none by the deadline (clock's `monotonic_us`), CORRUPT, also when CURRENT
+        does not lead to it by then, STORE_TOO_NEW, STORE_READ_ONLY.
         """
         clock = context.clock
         while directory.current() is None:
             if clock.monotonic_us() >= deadline_us:
+                if (lost := directory.lost()) is not None:
+                    raise fail("CORRUPT", f"{lost}; open the store for writing: it is built anew")
                 message = f"projection {kind.name} is not made yet by process {directory.holder()}, which has its lock"
                 raise fail("STORE_LOCKED", message, retry_after_ms=1_000)
             await clock.sleep(context.settings.follow_poll_ms / 1_000)
