@@ -18,7 +18,7 @@ UV_COMPILE := $(LOCK_VENV)/bin/uv pip compile --quiet --universal --generate-has
 
 .DEFAULT_GOAL := ci
 .DELETE_ON_ERROR:
-.PHONY: ci check test fuzz simulate soak-simulation soak-statemachine soak-corruption demo bench bench-large bench-smoke install format wheel lock clean help prerequisites
+.PHONY: ci check test fuzz simulate soak-simulation soak-statemachine soak-corruption demo bench bench-large bench-smoke bench-memory install format wheel lock clean help prerequisites
 
 ci: check test ## what CI runs (the default)
 
@@ -44,8 +44,9 @@ soak-simulation: $(STAMP) ## simulations from a new seed on, SECONDS=600 long; p
 soak-statemachine: $(STAMP) ## the state machine, ten times as long, from seed FIRST=1000 on; prints the seeds
 	ATOMLOG_STATEMACHINE=10 ATOMLOG_STATEMACHINE_SEED=$(or $(FIRST),1000) $(BIN)/pytest -q -s -n $(PYTEST_WORKERS) tests/statemachine
 
-soak-corruption: $(STAMP) ## damaged files, SCALE=20 times as many as CI tries, from a new seed that it prints
-	ATOMLOG_CORRUPTION_SCALE=$(or $(SCALE),20) $(BIN)/pytest -q -s -n $(PYTEST_WORKERS) tests/corruption $(PYTEST_ARGS)
+soak-corruption: $(STAMP) ## damaged files, SCALE=20 times as many as CI tries, from a new SEED that it prints
+	ATOMLOG_CORRUPTION_SCALE=$(or $(SCALE),20) ATOMLOG_CORRUPTION_SEED=$(or $(SEED),$(shell date +%s)) \
+		$(BIN)/pytest -q -n $(PYTEST_WORKERS) tests/corruption $(PYTEST_ARGS)
 
 demo: $(STAMP) ## install, then run the program's own demonstration
 	$(BIN)/atomlog demo
@@ -64,6 +65,9 @@ bench-large: $(BENCH_STAMP) ## the same on up to a million atoms
 
 bench-smoke: $(BENCH_STAMP) ## every rung once, as small as it goes
 	$(BENCH) --scale smoke --rounds 1 $(BENCH_ARGS)
+
+bench-memory: $(STAMP) ## resident memory of a process that writes a million times (BENCH_WRITES=n)
+	$(BIN)/python -m atomlog.consumers.bench.memory $(BENCH_WRITES)
 
 wheel: $(STAMP) ## build dist/atomlog-….whl
 	$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

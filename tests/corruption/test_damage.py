@@ -2,7 +2,6 @@
 
 import os
 import random
-import secrets
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from tests.corruption.table import KINDS, Kind
 from tests.corruption.worker import Finding, run_cases
 
 SCALE: Final = int(os.environ.get("ATOMLOG_CORRUPTION_SCALE", "1"))  # `make soak-corruption` sets it
-SEED: Final = int(os.environ.get("ATOMLOG_CORRUPTION_SEED", "0")) or (1 if SCALE == 1 else secrets.randbits(32))
+SEED: Final = int(os.environ.get("ATOMLOG_CORRUPTION_SEED", "1"))
 FLIPS: Final = {
     "log": 64,
     "database": 64,
