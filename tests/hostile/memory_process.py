@@ -131,7 +131,7 @@ def brackets(store: Store, folder: Path) -> int:
 
 def frames(store: Store, folder: Path) -> int:
     """Lengths that promise 4 GiB, on many connections at once, and frames that never end."""
-    peers = []
+    peers: list[socket.socket] = []
     for _ in range(50):
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         descriptor = os.open(store.directory, os.O_RDONLY | os.O_DIRECTORY)

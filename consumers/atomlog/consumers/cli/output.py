@@ -21,7 +21,20 @@ DETAILS_SHOWN: Final = 10  # of an error; the rest is counted
 
 def emit_json(value: Any) -> None:
     """One line of JSON on stdout, in UTF-8 whatever the locale."""
-    emit_bytes(jsontext.dumps(value) + b"\n")
+    try:
+        line = jsontext.dumps(value)
+    except TypeError:  # an argument or the name of a file that is no UTF-8, in a message
+        line = jsontext.dumps(_escaped(value))
+    emit_bytes(line + b"\n")
+
+
+def _escaped(value: Any) -> Any:
+    """The same with what is no character written as `\\udcff`."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {_escaped(name): _escaped(item) for name, item in value.items()}
+    return [_escaped(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def emit_bytes(data: bytes) -> None:

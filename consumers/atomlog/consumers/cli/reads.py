@@ -1,7 +1,7 @@
 """get, history, relations, members, groups, recall, quote."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -10,6 +10,8 @@ from atomlog.consumers.cli.output import counted, emit, emit_bytes, emit_json, e
 from atomlog.consumers.cli.session import Session, example, run, with_keys, with_session
 from atomlog.kernel.ids import format_id
 from atomlog.projections.read.page import Page
+
+ORIGIN_DIGITS_MAX: Final = 9
 
 if TYPE_CHECKING:
     from atomlog.consumers.freeze import Frozen
@@ -135,7 +137,7 @@ def recall(session: Session, text: str | None, *, explain: bool, **options: Any)
 def quote(session: Session, origin: str, **options: Any) -> None:
     """The exact bytes of the N-th origin of an atom (from 0), checked against the digest taken when it was written."""
     atom, mark, number = origin.rpartition("#")
-    if not mark or not number.isdecimal():
+    if not mark or not number.isdecimal() or len(number) > ORIGIN_DIGITS_MAX:
         raise click.UsageError(f"{origin!r} names no origin; write ID#N, e.g. key:summary#0")
 
     async def work() -> "Quote":
