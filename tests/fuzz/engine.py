@@ -45,7 +45,7 @@ class Target:
     words: Sequence[bytes] = ()
     mended: Callable[[bytes], bytes] | None = None
     json: bool = False
-    executions: int = 1_500
+    executions: int = 8_000
     lines_per_byte: int = 60
     bytes_per_byte: int = 200
     lines_base: int = 3_000
@@ -116,7 +116,7 @@ class Fuzzer:
         return self.report
 
     def _next(self, pool: Sequence[bytes]) -> bytes:
-        chosen = pool[self._draw.randrange(len(pool))]
+        chosen = min(self._draw.choices(pool, k=3), key=len)  # short ones are tried faster
         data = mutated_json(self._draw, chosen, pool) if self._target.json and self._draw.random() < 0.7 else None
         if data is None:
             data = mutated(self._draw, chosen, pool, self._target.words)

@@ -6,7 +6,7 @@ from copy import deepcopy
 from random import Random
 from typing import Any, Final
 
-LENGTH_MAX: Final = 64 * 1024
+LENGTH_MAX: Final = 32 * 1024
 _SPLICED: Final = 0.1
 _BYTES: Final = (0x00, 0x01, 0x02, 0x7F, 0x80, 0x81, 0xC3, 0xD8, 0xFE, 0xFF)
 _WORDS: Final = (

@@ -160,11 +160,11 @@ TARGETS = [
         seeds=_files,
         codes=REFUSED,
         words=_WORDS,
-        executions=400,
+        executions=600,
         lines_per_byte=400,
         lines_base=20_000,
         bytes_per_byte=3_000,
     ),
-    Target(name="git-log", decode=git_log, seeds=_said, refusals=(EndedEarly,), codes=REFUSED, executions=1_000),
+    Target(name="git-log", decode=git_log, seeds=_said, refusals=(EndedEarly,), codes=REFUSED, executions=5_000),
     Target(name="git-paths", decode=git_paths, seeds=lambda: [b"a/b.txt\ncaf\xe9.txt\n\xc3\xa9\ncommit:a\n[x"]),
 ]

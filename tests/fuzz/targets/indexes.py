@@ -135,10 +135,10 @@ def _states() -> list[bytes]:
 
 CORRUPT = frozenset({"CORRUPT"})
 TARGETS = [
-    Target(name="bitmap", decode=bitmap, seeds=_bitmaps, codes=CORRUPT, bytes_base=40_000_000, executions=2_000),
+    Target(name="bitmap", decode=bitmap, seeds=_bitmaps, codes=CORRUPT, bytes_base=40_000_000, executions=10_000),
     Target(name="postings-page", decode=postings_page, seeds=_pages, codes=CORRUPT),
     Target(name="sliced-revision", decode=sliced_revision, seeds=lambda: list(encodings("RevisionV1").values())),
-    Target(name="vector-rows", decode=vector_rows, seeds=_rows, codes=CORRUPT, executions=2_000),
+    Target(name="vector-rows", decode=vector_rows, seeds=_rows, codes=CORRUPT, executions=10_000),
     Target(name="head-states", decode=head_states, seeds=_states, codes=CORRUPT),
     Target(
         name="manifest",

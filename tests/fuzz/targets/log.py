@@ -231,5 +231,5 @@ TARGETS = [
         seeds=lambda: [_MASTER.to_text().encode()],
         codes=frozenset({"INVALID_INPUT"}),
     ),
-    Target(name="key-page", decode=key_page, seeds=_key_pages, refusals=(SealBroken,), executions=600),
+    Target(name="key-page", decode=key_page, seeds=_key_pages, refusals=(SealBroken,), executions=2_000),
 ]

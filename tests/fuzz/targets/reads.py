@@ -194,7 +194,7 @@ TARGETS = [
         seeds=_tokens,
         codes=frozenset({"CURSOR_EXPIRED", "INVALID_INPUT"}),
         mended=_signed,
-        executions=3_000,
+        executions=15_000,
     ),
     Target(name="cursor", json=True, decode=cursor, seeds=_cursors, codes=CORRUPT, bytes_per_byte=800),
     Target(name="receipt", json=True, decode=receipt, seeds=_receipts, codes=CORRUPT, bytes_per_byte=800),

@@ -91,7 +91,7 @@ TARGETS = [
         seeds=_seeds,
         codes=frozenset({"INVALID_INPUT", "BOUND_EXCEEDED", "ATOMICITY_UNAVAILABLE", "CONSISTENCY_UNAVAILABLE"}),
         words=_WORDS,
-        executions=2_500,
+        executions=10_000,
         lines_base=6_000,
         bytes_per_byte=2_500,
     ),

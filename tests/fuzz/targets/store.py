@@ -137,7 +137,7 @@ TARGETS = [
         refusals=(ConnectionError,),
         mended=_sized,
         words=(b'"id": ', b'"op": "write"', b'"batch": ', b'"id": [[[[[[', b"1e400", b"18446744073709551616"),
-        executions=1_200,
+        executions=6_000,
         bytes_per_byte=2_500,
         lines_base=6_000,
     ),

@@ -136,7 +136,7 @@ TARGETS = [
         seeds=lambda: _texts("2026-03-01T09:00:00.123456+09:00", "0001-01-01t00:00:00z", "9999-12-31 23:59:59-23:59"),
         codes=REFUSED,
         words=(b"T", b"Z", b"+", b"-", b":", b".", b"00", b"99", b"9999", "٣".encode()),
-        executions=3_000,
+        executions=15_000,
     ),
     Target(
         name="names",
@@ -144,7 +144,7 @@ TARGETS = [
         seeds=lambda: _texts(*_NAMES),
         codes=REFUSED,
         words=(b"i", b"n", b"k", b"v", b"a", b"h", b"r", b"x", b"/", b"-", b"\xcc\x81" * 300, b"0" * 36),
-        executions=3_000,
+        executions=15_000,
     ),
     Target(name="key-object", json=True, decode=key_object, seeds=_key_objects, codes=REFUSED, bytes_per_byte=800),
     Target(
@@ -158,7 +158,7 @@ TARGETS = [
         name="embedded-text",
         decode=embedded_text,
         seeds=lambda: _texts(*_TEXTS),
-        executions=600,
+        executions=2_000,
         bytes_base=40_000_000,
         bytes_per_byte=3_000,
     ),
