@@ -9,10 +9,12 @@ from random import Random
 from typing import Any, TypeVar
 
 from tests.simulation.loop import PROCESS, Life, SimulatedLoop
+from tests.statemachine.checkers import CheckFailed
 
 T = TypeVar("T")
 STEPS_MAX = 5_000_000
 SPREAD = 4  # the next callback is drawn from so many
+BUSY_MAX = 100_000  # callbacks while time passes
 WORK_MAX = 20_000  # callbacks that one awaited piece of work may take
 
 
@@ -30,12 +32,13 @@ class SteppedLoop(SimulatedLoop):
 
     def pass_time(self, us: int) -> None:
         """Everything that happens meanwhile."""
-        until = self.us + us
+        until, steps = self.us + us, 0
         with self._running():
-            while self._ready or self._next_us() <= until:
+            while self._next_us() <= until or (self._ready and self.us <= until):
                 self._step()
-                if self.us > until + us:  # what is ready for ever
-                    break
+                steps += 1
+                if steps > BUSY_MAX:
+                    raise CheckFailed("everything_is_answered", f"{steps} callbacks in {us} µs, and no end")
             self.us = max(self.us, until)
 
     def _next_us(self) -> float:

@@ -52,6 +52,7 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.cluster: Cluster | None = None
         self.keys = 0
+        self.looked_until = 0
         self.asked_of: list[Process] = []
         self.pagings: list[Paging] = []
         self.receipts: list[tuple[bytes, bytes, Mapping[int, int]]] = []
@@ -95,8 +96,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(slot=slots, other=slots, data=st.data())
     def two_writers_of_one_head(self, slot: int, other: int, data: st.DataObject) -> None:
-        self.c.look()
-        heads = self.course.model.heads({0: self.c.look() - 1})
+        heads = self.course.model.heads({0: self.look() - 1})
         sources = [head for head in heads if head.schema == "source" and head.space == "notes"]
         if sources:
             head = data.draw(st.sampled_from(range(len(sources))))
@@ -165,8 +165,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(names=st.sampled_from((INDEXES, INDEXES, *((name,) for name in INDEXES))), count=st.integers(1, 20))
     def follow(self, names: Sequence[str], count: int) -> None:
-        self.c.look()
-        checkers.single_chain_per_atom(self.course)
+        self.look()
         for name in names:
             self.c.follow(name, count)
             checkers.stands(self.course, name, self.c.indexes[name].checkpoint(0).position)
@@ -184,7 +183,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(INDEXES), writes=st.integers(0, 1), count=st.integers(1, 20))
     def an_index_cannot_be_written(self, name: str, writes: int, count: int) -> None:
         """Its store takes so many writes more, and then none until it is opened anew."""
-        self.c.look()
+        self.look()
         self.c.fail_writes(name, writes)
         self.c.follow(name, count)
         self.c.open_index(name)
@@ -195,7 +194,6 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(count=st.integers(1, 4), limit=st.integers(1, 9), more=st.integers(0, 20), data=st.data())
     def begin_to_read(self, count: int, limit: int, more: int, data: st.DataObject) -> None:
         """What is newest in either mode, or what was at a position of the past; the first page of it."""
-        self.c.look()
         self.follow(INDEXES, more)
         for _ in range(count):
             mode = data.draw(st.sampled_from(("snapshot", "version_pinned", "past", "past")))
@@ -205,10 +203,7 @@ class StoreMachine(RuleBasedStateMachine):
                 applied = min(applied, self.c.published() - 1)  # less, after a power cut, until an owner has looked
                 options["at"] = {0: data.draw(st.integers(-1, max(applied, -1)))}
             asked = question(self.course.model, data)
-            page = self.read(asked, limit=limit, **options)
-            if page is not None:
-                self.pagings.append(Paging(asked, page))
-                self.took(self.pagings[-1])
+            self.begin_paging(asked, limit=limit, **options)
 
     @precondition(lambda self: self.pagings)
     @rule(number=numbers, limit=st.integers(1, 9))
@@ -264,7 +259,7 @@ class StoreMachine(RuleBasedStateMachine):
             return data.draw(st.integers(0, below - 1)) if below > 1 else 0
 
         for _ in range(count):
-            self.c.look()
+            self.look()
             self.keys += 1
             yield Requests(self.course.model, draw).batch(f"k{self.keys}")
 
@@ -281,7 +276,7 @@ class StoreMachine(RuleBasedStateMachine):
     def send(self, slot: int, batch: Mapping[str, Any]) -> None:
         node = self.c.node(slot)
         if node is not None:
-            one = Sent(number=len(self.course.sent), batch=batch, asked_at=self.c.look())
+            one = Sent(number=len(self.course.sent), batch=batch, asked_at=self.look())
             self.course.sent.append(one)
             self.asked_of.append(node.process)
             self.c.loop.begin(self.sending(one, node), node.process)
@@ -315,6 +310,14 @@ class StoreMachine(RuleBasedStateMachine):
         ):
             self.course.never[space, key] = len(self.course.sent)
 
+    def look(self) -> int:
+        """The log's end; what is new before it is replayed, and must fit at once: indexes stop where it does not."""
+        end = self.c.look()
+        if end > self.looked_until:
+            checkers.single_chain_per_atom(self.course)
+            self.looked_until = end
+        return end
+
     def waiting(self) -> list[Sent]:
         """Who is owed an answer. Of a process that is gone nobody gets one: what became of it is not known."""
         for one, process in zip(self.course.sent, self.asked_of, strict=True):
@@ -347,6 +350,12 @@ class StoreMachine(RuleBasedStateMachine):
             assert asked["type"] == "history" or len(asked.get("ids", ())) == 1, f"{asked}: NOT_FOUND"
             assert not checkers.expected_rows(self.course.model, asked, lowest), f"{asked} at {at}: NOT_FOUND"
 
+    def begin_paging(self, asked: Mapping[str, Any], **options: Any) -> None:
+        page = self.read(asked, **options)
+        if page is not None:
+            self.pagings.append(Paging(asked, page))
+            self.took(self.pagings[-1])
+
     def took(self, paging: Paging) -> None:
         """A page was read: its receipt is kept; all pages are checked when the last one is there."""
         page = paging.pages[-1]
@@ -370,8 +379,10 @@ class Undisturbed:
 
     def __enter__(self) -> None:
         self.cluster.restart_follower()
-        self.faults = dict(self.cluster.calls.faults)
-        self.cluster.calls.faults.clear()
+        calls = self.cluster.calls
+        self.faults, self.named = dict(calls.faults), list(calls.named)
+        calls.faults.clear()
+        calls.named.clear()
 
     def __exit__(self, *_: object) -> None:
         self.cluster.calls.faults.update(
@@ -414,6 +425,11 @@ class EmbeddedLogMachine(StoreMachine):
     @rule(fault=st.sampled_from(DISK_FAULTS), calls=st.integers(1, 40))
     def a_call_of_the_disk_fails(self, fault: str, calls: int) -> None:
         self.c.calls.faults[self.c.calls.count + calls] = fault
+
+    @rule(fault=st.sampled_from(DISK_FAULTS), call=st.sampled_from((" sync ", " append ", "durable_end", " truncate ")))
+    def a_call_of_the_log_fails(self, fault: str, call: str) -> None:
+        """The next one of its kind."""
+        self.c.calls.named.append((call, fault))
 
     @rule()
     def the_power_is_cut(self) -> None:

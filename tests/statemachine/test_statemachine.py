@@ -10,7 +10,7 @@ from tests.statemachine.run import run
 SCALE = int(os.environ.get("ATOMLOG_STATEMACHINE", "1"))  # 1 = what CI does
 FIRST = int(os.environ.get("ATOMLOG_STATEMACHINE_SEED", "0"))
 SHARES = 3  # test items a log, so that several workers share them
-EXAMPLES = 200 * SCALE
+EXAMPLES = 150 * SCALE
 MET = ("batches", "claims", "accepted", "repeated", "receipts", "told as never", "REVISION_CONFLICT")
 
 
