@@ -1,6 +1,7 @@
 """Reading beside a follower of another process, and taking over from it. The other process is a real one."""
 
 import asyncio
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -282,3 +283,46 @@ def test_whoever_waits_to_catch_a_view_up_while_it_is_closed_finds_it_closed_and
         await world.close()
 
     run(scenario())
+
+
+def test_a_follower_whose_directory_was_removed_makes_it_anew_or_gives_over_to_who_did(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World.make(tmp_path)
+        stop = await world.write(10)
+        attached = await Attachment.open(world.context, world.directory("toy"), toy(), deadline_us=world.deadline_us())
+        await attached.wait_for({0: stop - 1}, world.deadline_us())
+
+        # 1. Nobody else is there: it goes on in a new directory, under a lock that counts.
+        removed(world)
+        await attached.wait_for_generation("g000002", world.deadline_us())
+        assert world.directory("toy").try_lock() is None
+        assert world.directory("toy").current() is not None
+        assert attached.positions() == {0: stop - 1}
+
+        # 2. Another process was faster: it says so, and reads what that one writes.
+        removed(world)
+        lock = world.directory("toy").lock()
+        follower = attached.follower
+        assert follower is not None
+        await until(lambda: follower.is_displaced)
+        assert follower.error is not None
+        assert follower.error.code == "STORE_LOCKED"
+        lock.release()
+        with following(tmp_path) as process:
+            await until(lambda: attached.follower is None)
+            stop = await world.write(10)
+            await attached.wait_for({0: stop - 1}, world.deadline_us())
+            async with attached.pinned() as projection:
+                assert projection.verify(0) == 20
+            assert (await attached.status())["follower"] == process.pid
+            await attached.close()
+            end(process)
+
+    run(scenario())
+
+
+def removed(world: World) -> None:
+    """All of the projection, at once, although somebody writes into it."""
+    aside = Path(world.root, "removed")
+    Path(world.root, "projections", "toy").rename(aside)
+    shutil.rmtree(aside)

@@ -81,7 +81,9 @@ class Run:
         self.told = [line["result"] for line in lines if "result" in line]
         self.errors = [line["error"] for line in lines if "error" in line]
         self.health: dict[str, str] | None = next((line["health"] for line in lines if "health" in line), None)
-        self.ended = next((line for line in lines if "ended" in line), {"ended": None})
+        ended = next((line for line in lines if "ended" in line), {})
+        self.ended: str | None = ended.get("ended")
+        self.message = str(ended.get("message", ""))
         self.messages = (folder / "messages.log").read_text()
         report = folder / "syncs"
         self.syncs = [line.split(" ", 1) for line in report.read_text().splitlines()] if report.exists() else []
@@ -144,8 +146,8 @@ async def test_a_note_of_the_owner_that_cannot_be_made_durable_is_a_typed_error(
     failing: Zygote, tmp_path: Path
 ) -> None:
     ran = await run(failing, tmp_path, "1 */log/0")
-    assert (ran.code, ran.ended["ended"], ran.told) == (0, "CORRUPT", [])
-    assert f"{tmp_path}/store/log/0: Input/output error" in ran.ended["message"]
+    assert (ran.code, ran.ended, ran.told) == (0, "CORRUPT", [])
+    assert f"{tmp_path}/store/log/0: Input/output error" in ran.message
     await check(tmp_path, ran)
 
 
@@ -155,8 +157,8 @@ async def test_after_a_failed_sync_a_projection_stands_still_and_is_right_when_i
 ) -> None:
     ran = await run(failing, tmp_path, f"{number} */projections/{part}/g000001/db/*.log")
     assert not ran.synced_again, "a later success would hide what was lost"
-    assert (ran.code, ran.ended["ended"]) == (0, "CORRUPT"), "closing says that not everything is durable"
-    assert "Input/output error" in ran.ended["message"]
+    assert (ran.code, ran.ended) == (0, "CORRUPT"), "closing says that not everything is durable"
+    assert "Input/output error" in ran.message
     assert ran.health == {name: "STOPPED" if name == part else "OK" for name in PROJECTIONS}
     # Heads are what writing rests on; another projection keeps no write from being accepted.
     assert set(ran.errors) <= ({"IN_DOUBT", "OVERLOADED"} if part == "heads" else set())
@@ -170,7 +172,7 @@ async def test_a_failed_sync_of_keys_or_of_a_blob_refuses_that_write_alone(
 ) -> None:
     """A repetition writes them again before it syncs them again."""
     ran = await run(failing, tmp_path, fault)
-    assert (ran.code, ran.ended["ended"]) == (0, None), ran.messages
+    assert (ran.code, ran.ended) == (0, None), ran.messages
     assert ran.errors == ["OVERLOADED"]
     assert len(ran.told) == WRITES - 1
     assert ran.health == dict.fromkeys(PROJECTIONS, "OK")

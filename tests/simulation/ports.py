@@ -349,6 +349,12 @@ class SimulatedDirectory(SimulatedFile):
         self._process.check()
         return self._process.machine.disk.directories.get(path) is self._directory
 
+    def close(self) -> None:
+        """Also of a process that was killed: what it was in the middle of is thrown away, and closes it then."""
+        if self._is_open:
+            self._is_open = False
+            self._process.open_files.remove(self)
+
 
 class SimulatedFiles:
     """`Files` over the machine's disk."""

@@ -286,7 +286,6 @@ class Apart(Deployment):
         return verified
 
     async def projections(self) -> dict[str, dict[str, Any]]:
-        await self.reader.shown("read", selector={"type": "ids", "ids": [NOBODY, NOBODY_ELSE]}, options={})
         return _by_name(await self.reader.ask("status"))
 
     async def pause(self, projection: str) -> None:
@@ -306,9 +305,14 @@ class Apart(Deployment):
         await self._start_reader()
 
     async def kill_and_restart(self, projection: str) -> None:
-        consumer = self._consumers[projection]
-        consumer.kill()
-        await consumer.wait()
+        await self.kill(projection)
+        await self.revive(projection)
+
+    async def kill(self, projection: str) -> None:
+        """Nobody follows for it any more until `revive`."""
+        await self._consumers[projection].killed()
+
+    async def revive(self, projection: str) -> None:
         await self._start_consumer(projection)
 
     async def close(self) -> None:
@@ -347,15 +351,15 @@ class Apart(Deployment):
     async def _start_consumer(self, name: str) -> None:
         command = ("consume", name, "--wait", "--store", self.directory)
         environment = self.shape.environment
-        self._consumers[name] = await zygote().fork(COMMAND, *command, log=self._log(name), environment=environment)
+        self._consumers[name] = await zygote().fork(
+            COMMAND, *command, log=self._log(name), environment=environment, logs_stdout=True
+        )
 
     async def _second_process(self) -> StoreProcess:
         return self.reader
 
 
 KINDS: Final[Mapping[str, type[Deployment]]] = {kind.kind: kind for kind in (Together, Apart)}
-NOBODY: Final = "01980000-0000-7000-8000-000000000001"
-NOBODY_ELSE: Final = "01980000-0000-7000-8000-000000000002"
 
 
 async def deploy(kind: str, folder: Path, shape: Shape | None = None) -> Deployment:

@@ -97,17 +97,19 @@ class Zygote:
         *arguments: Any,
         log: Path,
         environment: Mapping[str, str] | None = None,
+        logs_stdout: bool = False,
     ) -> Forked:
         """A process that runs `module:function` with these arguments (of JSON); what it returns is its exit code.
 
-        `environment` is laid over this process's; stderr is appended to `log`.
+        `environment` is laid over this process's; stderr is appended to `log`, with `logs_stdout` all that it says.
         """
         loop = asyncio.get_running_loop()
         child_reads, we_write = os.pipe()
         we_read, child_writes = os.pipe()
         with log.open("ab") as messages:
             request = {"target": target, "arguments": arguments, "environment": {**os.environ, **(environment or {})}}
-            pid = self._ask(request, [child_reads, child_writes, messages.fileno()])
+            says = messages.fileno()
+            pid = self._ask(request, [child_reads, says if logs_stdout else child_writes, says])
         os.close(child_reads)
         os.close(child_writes)
         stdout = asyncio.StreamReader(limit=LINE_BYTES_MAX)

@@ -119,11 +119,22 @@ class Attachment:
         await view.close()
         return True
 
-    async def _reach(self, follower: Follower, positions: Positions) -> None:
+    async def _give_over(self, follower: Follower) -> None:
+        """Read beside the process that follows instead of this one."""
+        async with self._promoting:
+            view = await SecondaryView.open(self._context, self._directory, self._kind, deadline_us=self._deadline_us())
+            await self._reach(view, follower.positions())
+            self._view = view
+            self._context.on_event({"event": "gave_over", "projection": self.name})
+        await follower.close()
+
+    async def _reach(self, view: Follower | SecondaryView, positions: Positions) -> None:
         """What readers saw last they see again: a rebuilt generation may first have to come as far."""
-        clock, settings = self._context.clock, self._context.settings
         with suppress(AtomlogError):
-            await follower.wait_for(positions, clock.monotonic_us() + settings.read_timeout_ms * 1_000)
+            await view.wait_for(positions, self._deadline_us())
+
+    def _deadline_us(self) -> int:
+        return self._context.clock.monotonic_us() + self._context.settings.read_timeout_ms * 1_000
 
     async def close(self) -> None:
         if self._task is not None:
@@ -133,10 +144,14 @@ class Attachment:
             await self._view.close()
 
     async def _try_now_and_then(self) -> None:
-        while self.follower is None:
+        while True:
             await self._context.clock.sleep(PROMOTE_SECONDS)
+            follower = self.follower
             try:
-                await self.try_promote()
+                if follower is None:
+                    await self.try_promote()
+                elif follower.is_displaced:
+                    await self._give_over(follower)
             except Exception as error:  # the next try may find another world
                 text = f"{type(error).__name__}: {error}"
                 self._context.on_event({"event": "promotion_failed", "projection": self.name, "error": text})

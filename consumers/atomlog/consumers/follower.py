@@ -44,6 +44,7 @@ class Follower:
         """Use `start`."""
         self.name = kind.name
         self.restarts = 0
+        self.is_displaced = False  # another process follows now, although this one never gave up its lock
         self._context = context
         self._directory = directory
         self._kind = kind
@@ -89,19 +90,17 @@ class Follower:
         held = lock or directory.lock()
         try:
             generation, fresh = directory.current_or_new()
-            projection = await opened(context.workers, lambda: kind.open_primary(generation.directory))
-            if fresh:  # only now: a reader opens what CURRENT names
-                directory.publish(generation)
+            handle = await _opened(context, directory, kind, generation, fresh=fresh)
         except BaseException:
             held.release()
             raise
         followed = range(context.config.partitions) if partitions is None else partitions
-        follower = cls(context, directory, kind, held, followed, Handle(generation, projection))
+        follower = cls(context, directory, kind, held, followed, handle)
         try:
             directory.sweep({generation.name})  # a rebuild may have published another one since CURRENT was read
             for applier in follower._appliers.values():
                 await applier.check()
-            await kind.prepare(projection)
+            await kind.prepare(handle.projection)
             await follower._note_health()
         except BaseException:
             await follower.close()
@@ -308,22 +307,55 @@ class Follower:
     # --- generations ---------------------------------------------------------------------------------------------
 
     def _new_current(self) -> Generation | None:
+        """The generation that counts, unless it is the one that is followed."""
         current = self._directory.current()
-        return None if current is None or current.name == self.generation else current
+        is_followed = current is not None and current.name == self.generation and self._handle.is_in_place
+        return None if is_followed else current
+
+    async def _next_generation(self) -> Handle | None:
+        """What to move over to: a generation that somebody published, or a new one where this one was removed."""
+        current, fresh = self._new_current(), False
+        if current is None and self._handle.is_in_place:
+            return None
+        if not self._relocked():
+            return None
+        if current is None:
+            current, fresh = self._directory.current_or_new(after=self._handle.generation)
+            self._say("generation_lost", reason="its directory was removed", rebuilt_as=current.name, found=[])
+        try:
+            return await _opened(self._context, self._directory, self._kind, current, fresh=fresh)
+        except Exception as error:
+            self._swap_after_us = self._context.clock.monotonic_us() + SWAP_RETRY_US
+            self._say("swap_failed", generation=current.name, error=f"{type(error).__name__}: {error}")
+            return None
+
+    def _relocked(self) -> bool:
+        """The lock may have been removed with its directory. Stops everything when another process has the new one."""
+        if self._lock.is_in_place:
+            return True
+        lock = self._directory.try_lock()
+        if lock is not None:
+            self._lock.release()
+            self._lock = lock
+            return True
+        message = (
+            f"projection {self.name}: its directory was removed, and process {self._directory.holder()} made it anew"
+        )
+        for applier in self._appliers.values():
+            applier.stop(fail("STORE_LOCKED", message, retry_after_ms=1_000))
+        self.is_displaced = True
+        self._moved.notify()
+        return False
 
     async def _swap_if_published(self, epoch: int) -> None:
-        """Move over to a generation that somebody published, once it has come as far as this one."""
-        clock = self._context.clock
-        current = self._new_current()
-        if current is None or clock.monotonic_us() < self._swap_after_us:
+        """Move over to another generation once it has come as far as this one."""
+        if self.is_displaced or self._context.clock.monotonic_us() < self._swap_after_us:
             return
-        try:
-            projection = await opened(self._context.workers, lambda: self._kind.open_primary(current.directory))
-        except Exception as error:
-            self._swap_after_us = clock.monotonic_us() + SWAP_RETRY_US
-            self._say("swap_failed", generation=current.name, error=f"{type(error).__name__}: {error}")
+        handle = await self._next_generation()
+        if handle is None:
             return
-        handle, appliers = Handle(current, projection), self._new_appliers(projection)
+        current, projection = handle.generation, handle.projection
+        appliers = self._new_appliers(projection)
         ready = await self._bring_up(appliers, epoch)
         if not ready:
             await handle.close(self._context.workers, self._directory)
@@ -425,9 +457,29 @@ class Follower:
             "error": None if error is None else error.to_dict(),
             "background_error": self._background_error,
         }
-        if note != self._noted:
+        if note != self._noted and not self.is_displaced:
             self._noted = note
             await self._context.workers.run(lambda: self._directory.note_health(note))
 
     def _say(self, event: str, **fields: Any) -> None:
         self._context.on_event({"event": event, "projection": self.name, **fields})
+
+
+async def _opened(
+    context: Context, directory: GenerationDirectory, kind: ProjectionKind, generation: Generation, *, fresh: bool
+) -> Handle:
+    """A generation to follow with; one that is `fresh` is published."""
+    place = directory.hold(generation)
+    try:
+        projection = await opened(context.workers, lambda: kind.open_primary(generation.directory))
+    except BaseException:
+        place.close()
+        raise
+    handle = Handle(generation, projection, place)
+    try:
+        if fresh:  # only now: a reader opens what CURRENT names
+            directory.publish(generation)
+    except BaseException:
+        await handle.close(context.workers, directory)
+        raise
+    return handle

@@ -42,8 +42,14 @@ class Generation:
 class HeldLock:
     """A file lock of this process, until `release` or the end of the process."""
 
-    def __init__(self, file: File) -> None:
+    def __init__(self, file: File, path: str) -> None:
         self._file: File | None = file
+        self._path = path
+
+    @property
+    def is_in_place(self) -> bool:
+        """False when the locked file was removed, perhaps with its directory: it keeps nobody out then."""
+        return self._file is not None and self._file.is_at(self._path)
 
     def release(self) -> None:
         if self._file is not None:
@@ -95,8 +101,10 @@ class GenerationDirectory:
             return f"{path}: {found}"
         return f"{path} is missing although there are generations" if self._generations() else None
 
-    def current_or_new(self) -> tuple[Generation, bool]:
+    def current_or_new(self, after: Generation | None = None) -> tuple[Generation, bool]:
         """The current generation, or a new and unpublished one; True when it is new. Follower only.
+
+        `after`: one that was removed while it was open; its name is not used again.
 
         A CURRENT that is missing beside generations, unreadable or points nowhere is said (`generation_lost`): the
         projection then starts again from the beginning of the log.
@@ -104,26 +112,29 @@ class GenerationDirectory:
         found = self._read_current()
         if isinstance(found, Generation):
             return found, False
-        fresh = self.new_generation()
+        fresh = self.new_generation(after)
         others = [name for name in self._generations() if name != fresh.name]
         if found is not None or others:
             reason = found or "CURRENT is missing although there are generations"
             self._say("generation_lost", reason=reason, rebuilt_as=fresh.name, found=others)
         return fresh, True
 
-    def new_generation(self) -> Generation:
+    def new_generation(self, after: Generation | None = None) -> Generation:
         """An empty directory with the next number. Follower, or holder of the rebuild lock."""
         self._make()
         named = self._read_current()
         numbers = [int(name[1:]) for name in self._generations()]
-        if isinstance(named, Generation):
-            numbers.append(int(named.name[1:]))
+        numbers += [int(one.name[1:]) for one in (named, after) if isinstance(one, Generation)]
         number = max(numbers, default=0) + 1
         if number > GENERATION_MAX:
             raise fail("CORRUPT", f"{self.directory}: generation numbers are used up at {GENERATION_MAX}")
         generation = self._generation(f"g{number:06d}")
         self._files.make_directory(generation.directory)
         return generation
+
+    def hold(self, generation: Generation) -> File:
+        """A generation's directory, open: it tells later whether it still stands there, and not another one."""
+        return self._files.open(generation.directory, write=False)
 
     def publish(self, generation: Generation) -> None:
         """Make a generation the current one, durably. What is in it must be synced before."""
@@ -280,7 +291,7 @@ class GenerationDirectory:
         if not is_held:
             opened.close()
             return None
-        return HeldLock(opened)
+        return HeldLock(opened, f"{self.directory}/{file}")
 
     def _noted(self, file: str) -> int | None:
         try:

@@ -7,20 +7,32 @@ from contextlib import asynccontextmanager
 from atomlog.consumers.generations import Generation, GenerationDirectory, Scratch
 from atomlog.consumers.waiting import Signal, first_of
 from atomlog.kernel.model import Positions
-from atomlog.kernel.ports import Clock, Workers
+from atomlog.kernel.ports import Clock, File, Workers
 from atomlog.projections.base import Projection
 
 
 class Handle:
     """An opened generation. It is closed only when nobody has it pinned."""
 
-    def __init__(self, generation: Generation, projection: Projection, scratch: Scratch | None = None) -> None:
+    def __init__(
+        self, generation: Generation, projection: Projection, place: File, scratch: Scratch | None = None
+    ) -> None:
+        """`place`: what `GenerationDirectory.hold` gave."""
         self.generation = generation
         self.projection = projection
+        self._place = place
         self.pins = 0
         self._scratch = scratch
         self._unpinned = Signal()
         self._draining = 0  # who waits for it
+
+    @property
+    def is_in_place(self) -> bool:
+        """False when its directory was removed: it can be read through its open files, and never be caught up again.
+
+        Another one of the same name may stand there by now, which was written by another hand.
+        """
+        return self._place.is_at(self.generation.directory)
 
     def pin(self) -> "Handle":
         """This handle, not to be closed before as many `unpin`."""
@@ -59,7 +71,11 @@ class Handle:
     async def close(self, workers: Workers, directory: GenerationDirectory) -> None:
         try:
             await workers.run(self.projection.close)
+        except OSError:
+            if self.is_in_place:
+                raise  # of what was removed nothing can be made durable, and nobody misses it
         finally:
+            self._place.close()
             if self._scratch is not None:
                 directory.drop(self._scratch)
                 self._scratch = None

@@ -18,6 +18,7 @@ from atomlog.consumers.lag import LagMeter
 from atomlog.consumers.views import Health, Standing, describe, health_of, is_behind, lagging
 from atomlog.kernel.errors import AtomlogError, fail, from_dict
 from atomlog.kernel.model import Positions
+from atomlog.kernel.ports import File
 from atomlog.projections.base import Projection
 
 OPEN_TRIES: Final = 5
@@ -94,7 +95,7 @@ class SecondaryView:
             if self._is_closed or await self._has_everything():
                 return
             current = self._directory.current()
-            if current is not None and current.name not in (self.generation, self._next and self._next.generation.name):
+            if current is not None and not self._has(current):
                 await self._open_next()
             await self._catch_up_current()
             await self._kind.prepare(self._handle.projection)
@@ -124,6 +125,7 @@ class SecondaryView:
         return {p: await self._meter.measure(p, position + 1) for p, position in self.positions().items()}
 
     async def status(self, revisions: int | None = None) -> dict[str, Any]:
+        await self.catch_up()  # how far the follower is, not how far the last read was
         standing = Standing(
             generation=self.generation,
             health=self.health,
@@ -153,13 +155,20 @@ class SecondaryView:
         self._looked_us = now_us
         return False
 
+    def _has(self, current: Generation) -> bool:
+        """Whether this generation is open: of its name, and not one that was removed since."""
+        handles = (self._handle, self._next)
+        return any(one is not None and one.generation == current and one.is_in_place for one in handles)
+
     async def _catch_up_current(self) -> None:
         """Both generations, if there are two. One that cannot be caught up any more is opened anew.
 
         The following process may have restarted, or removed this generation after a later one took over.
         """
-        if self._next is not None:
+        if self._next is not None and self._next.is_in_place:
             self._next.projection.catch_up()
+        if not self._handle.is_in_place:  # what stands there now would be mixed into what was read of the old one
+            return
         try:
             self._handle.projection.catch_up()
         except Exception as error:  # what a binding raises when files went away under it
@@ -223,12 +232,23 @@ async def open_beside(
 async def _open_once(
     context: Context, directory: GenerationDirectory, kind: ProjectionKind, generation: Generation, *, checked: bool
 ) -> Handle:
-    scratch = directory.scratch()
+    scratch, place = directory.scratch(), None
     try:
+        place = _held(directory, generation)
         if checked:
             await context.workers.run(lambda: kind.check(generation.directory, scratch.directory))
         projection = await opened(context.workers, lambda: kind.open_secondary(generation.directory, scratch.directory))
     except BaseException:
+        if place is not None:
+            place.close()
         directory.drop(scratch)
         raise
-    return Handle(generation, projection, scratch)
+    return Handle(generation, projection, place, scratch)
+
+
+def _held(directory: GenerationDirectory, generation: Generation) -> File:
+    """CORRUPT when it was removed since CURRENT was read."""
+    try:
+        return directory.hold(generation)
+    except FileNotFoundError:
+        raise fail("CORRUPT", f"{generation.directory} was removed while it was opened; try again") from None

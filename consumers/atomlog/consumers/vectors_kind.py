@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from atomlog.consumers.events import OnEvent, log_event
@@ -9,7 +10,7 @@ from atomlog.consumers.generations import GenerationDirectory, Scratch
 from atomlog.consumers.kinds import made
 from atomlog.kernel.content import ContentOpener
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.ports import Files, Kv, Workers
+from atomlog.kernel.ports import File, Files, Kv, Workers
 from atomlog.kernel.rocks import check_files, open_primary, open_secondary
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.vector_spaces import VectorSpace
@@ -52,7 +53,7 @@ class VectorsKind:
         self._settings = settings
         self._on_event = on_event
         self._told: Sequence[str] = ()
-        self._cache = _SharedCache(directory, settings.block_cache_bytes)
+        self._cache = _SharedCache(files, directory, settings.block_cache_bytes)
 
     def open_primary(self, directory: str) -> Projection:
         kv = open_primary(f"{directory}/db", block_cache_bytes=self._settings.block_cache_bytes)
@@ -60,7 +61,7 @@ class VectorsKind:
         try:
             return made(kv, lambda kv: self._retrying(kv, directory, cache))
         except BaseException:
-            self._cache.give_back()
+            self._cache.give_back(cache)
             raise
 
     def open_secondary(self, directory: str, scratch: str) -> Projection:
@@ -114,7 +115,7 @@ class VectorsKind:
             content=self._content,
             encoders=self._encoders,
             cache=cache,
-            on_close=self._cache.give_back if kv.writable else lambda: None,
+            on_close=partial(self._cache.give_back, cache),
         )
 
 
@@ -133,36 +134,57 @@ class _VectorsWithCache(Vectors):
 class _SharedCache:
     """`projections/vectors/cache`, opened once for all generations that this process has open."""
 
-    def __init__(self, directory: GenerationDirectory, block_cache_bytes: int) -> None:
+    def __init__(self, files: Files, directory: GenerationDirectory, block_cache_bytes: int) -> None:
         self.fault: str | None = None  # why it could not be opened
+        self._files = files
         self._directory = directory
         self._block_cache_bytes = block_cache_bytes
+        self._path = f"{directory.directory}/cache"
         self._kv: Kv | None = None
+        self._place: File | None = None  # the directory of `_kv`
         self._scratch: Scratch | None = None
         self._users = 0
         self._lock = threading.Lock()  # generations are opened and closed on the workers' threads
 
     def take(self) -> Kv | None:
-        """None when it is damaged: then it is done without."""
+        """None when it is damaged, or was removed while it is open: then it is done without."""
         with self._lock:
             if self._kv is None:
                 try:
                     self._kv = self._open()
+                    self._place = self._files.open(self._path, write=False)
                 except AtomlogError as error:
                     if error.code != "CORRUPT":
                         raise
                     self.fault = error.message
                     self._drop_scratch()
+            if self._kv is None or not self._is_in_place():
+                return None
             self._users += 1
             return self._kv
 
-    def give_back(self) -> None:
+    def give_back(self, taken: Kv | None) -> None:
+        """What `take` gave."""
         with self._lock:
-            self._users -= 1
+            self._users -= taken is not None
             if self._users == 0 and self._kv is not None:
-                self._kv.close()
-                self._kv = None
-                self._drop_scratch()
+                self._close(self._kv)
+
+    def _is_in_place(self) -> bool:
+        return self._place is not None and self._place.is_at(self._path)
+
+    def _close(self, kv: Kv) -> None:
+        try:
+            kv.close()
+        except OSError:
+            if self._is_in_place():
+                raise  # of what was removed nothing can be made durable
+        finally:
+            self._kv = None
+            if self._place is not None:
+                self._place.close()
+                self._place = None
+            self._drop_scratch()
 
     def _drop_scratch(self) -> None:
         if self._scratch is not None:
@@ -170,7 +192,7 @@ class _SharedCache:
             self._scratch = None
 
     def _open(self) -> Kv:
-        path = f"{self._directory.directory}/cache"
+        path = self._path
         try:
             return open_primary(path, block_cache_bytes=self._block_cache_bytes)
         except AtomlogError as error:
