@@ -284,6 +284,79 @@ def test_a_manifest_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     assert json.loads(raw)["shards"][0]["floor"] == world.vectors.floors()[0]
 
 
+class HeldWorkers:
+    """Does nothing until it is let go."""
+
+    def __init__(self) -> None:
+        self.free = asyncio.Event()
+
+    async def run(self, call: Callable[[], T]) -> T:
+        await self.free.wait()
+        return call()
+
+
+async def seal_held(world: World, workers: HeldWorkers, until: Callable[[], bool]) -> "asyncio.Task[bool]":
+    """A step that has begun to build a shard, whose builder waits, when `until` holds."""
+    step = asyncio.create_task(world.vectors.step())
+    for _ in range(1_000):
+        if until():
+            return step
+        await asyncio.sleep(0)
+    raise AssertionError("embedding waits for the shard")
+
+
+def test_embedding_goes_on_while_a_shard_is_built(tmp_path: Path) -> None:
+    workers = HeldWorkers()
+    world = world_at(tmp_path, workers=workers)
+    for number in range(2):
+        names = range(number * RANGE, (number + 1) * RANGE)
+        world.log.batch("test", [create(f"p{n}", value=None, vectors=supplied(SPACE, POINTS[n])) for n in names])
+    world.apply()
+
+    async def scenario() -> None:
+        await world.vectors.step()  # both ranges but a few rows: the first one is full
+        before = world.vectors.work(0, SPACE.id).embedded
+        assert before >= RANGE
+        names = [create(f"late{n}", value=None, vectors=supplied(SPACE, POINTS[n])) for n in range(RANGE)]
+        world.log.batch("test", names)
+        world.apply()
+        step = await seal_held(world, workers, lambda: world.vectors.unembedded(SPACE.id) == 0)
+        assert not step.done()
+        assert entries(world) == {}
+        workers.free.set()
+        assert await step
+        await drained(world.vectors)
+
+    asyncio.run(scenario())
+    alone = world_at(tmp_path / "alone", log=world.log)
+    alone.follow()
+    assert contents(world) == contents(alone)
+    assert list(contents(world)) == [0, 1, 2]
+    assert world.vectors.digest(0) == alone.vectors.digest(0)
+
+
+def test_a_step_that_is_cancelled_while_a_shard_is_built_leaves_it_to_the_next(tmp_path: Path) -> None:
+    workers = HeldWorkers()
+    world = world_at(tmp_path, workers=workers)
+    names = range(RANGE)
+    world.log.batch("test", [create(f"p{n}", value=None, vectors=supplied(SPACE, POINTS[n])) for n in names])
+    world.apply()
+
+    async def scenario() -> None:
+        await world.vectors.step()
+        step = await seal_held(world, workers, lambda: True)
+        await asyncio.sleep(0)
+        step.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await step
+        assert len(asyncio.all_tasks()) == 1
+        workers.free.set()
+        await drained(world.vectors)
+
+    asyncio.run(scenario())
+    assert list(entries(world)) == [0]
+
+
 def test_a_row_without_direction_never_reaches_an_index(tmp_path: Path) -> None:
     """Written past every check: the builder refuses it, nothing is committed."""
     world = world_at(tmp_path)

@@ -1,5 +1,6 @@
 """The vectors projection: rows by the log; embedding, shards and search over them."""
 
+import asyncio
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ from atomlog.projections.vectors.layout import (
     row_key,
     space_tag,
 )
-from atomlog.projections.vectors.sealing import Sealer
+from atomlog.projections.vectors.sealing import Place, Sealer
 from atomlog.projections.vectors.search import EXACT_ROWS_MAX, SearchResult
 from atomlog.projections.vectors.searching import Searcher
 from atomlog.projections.vectors.shelf import Shelf
@@ -188,7 +189,7 @@ class Vectors(KvProjection):
     # --- background work ----------------------------------------------------------------------------------
 
     async def step(self) -> bool:
-        """One bounded piece of background work: a shard, or a batch of embeddings.
+        """One bounded piece of background work: a batch of embeddings, or a shard and those that fit beside it.
 
         True: something got further, call again at once. False: nothing to do, or nothing that can be done now
         (an encoder is down: `outages`; rows wait for another try): call again after a pause. One call at a time; a
@@ -199,9 +200,22 @@ class Vectors(KvProjection):
             return False
         self._stepping = True
         try:
-            return await self._sealer.advance() or await self._embed()
+            place = await self._sealer.due()
+            return await self._embed() if place is None else await self._seal(place)
         finally:
             self._stepping = False
+
+    async def _seal(self, place: Place) -> bool:
+        """Build a shard. A worker is at its graph for long, and lets go of the interpreter: embedding goes on."""
+        building = asyncio.ensure_future(self._sealer.build(place))
+        try:
+            while not building.done() and await self._embed():
+                await asyncio.sleep(0)  # what is cached is embedded without a pause
+            await building
+        finally:
+            building.cancel()
+            await asyncio.wait({building})
+        return True
 
     async def load(self) -> None:
         """Verify and load every current shard beside the event loop, so that no search has to."""

@@ -1,4 +1,4 @@
-"""Which shard is to be built next, and building it beside the event loop."""
+"""Which shard is to be built next, and building it beside the event loop and beside embedding."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -67,13 +67,9 @@ class Sealer:
         """A row died: its range may have to be renewed."""
         self._touched.add((partition, ordinal // self._shard_rows))
 
-    async def advance(self) -> bool:
-        """Build one shard that is due; False when none is."""
-        place = self._damaged() or self._full() or await self._worn()
-        if place is None:
-            return False
-        await self._build(place)
-        return True
+    async def due(self) -> Place | None:
+        """Where a shard is to be built next."""
+        return self._damaged() or self._full() or await self._worn()
 
     def _damaged(self) -> Place | None:
         for entry in self._shelf.current.shards:
@@ -146,8 +142,11 @@ class Sealer:
         prefix = in_space(RETRY, place.partition, space_tag(place.space.id))
         return any(True for _ in self._kv.scan(prefix + u32(start), prefix + u32(stop)))
 
-    async def _build(self, place: Place) -> None:
-        """1 files, 2 the rows they come from, 3 the manifest: each durable before the next; then go over to it."""
+    async def build(self, place: Place) -> None:
+        """1 files, 2 the rows they come from, 3 the manifest: each durable before the next; then go over to it.
+
+        Rows may come into the store meanwhile. One of the range itself comes late, whether the shard has it or not.
+        """
         shelf = self._shelf
         generation = shelf.next_generation()
         plan = self._plan(place, generation)
