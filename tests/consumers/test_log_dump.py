@@ -4,7 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from atomlog.consumers.log_dump import log_dump
+from atomlog.kernel.errors import InvalidError
 from atomlog.schemas.record import pack
 from tests.consumers.worlds import World, run
 from tests.support.batches import create
@@ -79,6 +82,8 @@ def test_a_window_shows_the_verdicts_of_the_whole(tmp_path: Path) -> None:
         assert await dumped(world, since=25, until=1_000) == whole[25:]
         assert await dumped(world, since=1_000) == []
         assert await dumped(world, until=0) == []
+        with pytest.raises(InvalidError, match="lies before 5"):
+            await dumped(world, since=5, until=3)
 
     run(scenario())
 

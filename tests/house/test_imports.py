@@ -18,7 +18,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "numpy": ("atomlog.projections.vectors", "atomlog.projections.encoders", "atomlog.consumers.bench.vectors"),
     "orjson": ("atomlog.kernel.jsontext",),
     "pyroaring": ("atomlog.projections.bitmaps",),
-    "rocksdict": ("atomlog.kernel.rocks",),
+    "rocksdict": ("atomlog.kernel.rocks", "atomlog.consumers.bench.reads"),
     "sqlite3": ("atomlog.kernel.sqlite",),
 }
 # Each derived state stands alone: they meet only in the read. What they share (bitmaps, …) is not listed.

@@ -81,6 +81,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
         ("Outcome", "outcome"),
         ("Page", "page"),
         ("Row", "sealed.atoms.0"),
+        ("Inputs of a row", "sealed.atoms.0.inputs"),
         ("Slot of a row", "page.atoms.0.slots.0"),
         ("Diagnostics", "page.diagnostics"),
         ("Receipt", "page.receipt"),
@@ -119,13 +120,22 @@ async def _answers(folder: Path) -> Mapping[str, Any]:
         answers["page"] = page.to_dict()
         answers["verification"] = (await store.verify_receipt(page.receipt)).to_dict()
         answers["quote"] = await _quote(store)
+        await _summary(store, answers["page"]["receipt"]["receipt"])
         answers["status"] = (await store.status()).to_dict()
         answers["record"] = await anext(store.log_dump())
         answers["report"] = (await store.verify(["ids"]))[0].to_dict()
     (folder / "store/master.key").unlink()
     async with await AsyncStore.open(str(folder / "store")) as store:
-        answers["sealed"] = (await store.get("key:tea", space="notes")).to_dict()
+        answers["sealed"] = (await store.get("key:summary", space="notes")).to_dict()
     return dict(loads(dumps(answers)))
+
+
+async def _summary(store: AsyncStore, receipt: str) -> None:
+    """An atom that is made from what was read."""
+    provenance = {"kind": "generated", "receipts": [receipt]}
+    change = {"op": "create", "key": "summary", "schema": "summary", "value": {"text": "tea"}, "provenance": provenance}
+    await store.write({"space": "notes", "idempotency_key": "k-3", "changes": [change]})
+    await store.wait_until_current()
 
 
 async def _quote(store: AsyncStore) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from atomlog.kernel.commit_rule import Effective, Genesis, Stop, Void
 from atomlog.kernel.errors import AtomlogError
+from atomlog.kernel.ids import invalid
 from atomlog.kernel.ports import Log, LogRecord
 from atomlog.kernel.tail import READ_BYTES, Tail
 from atomlog.schemas.record import Malformed, pack
@@ -20,8 +21,10 @@ async def log_dump(
     `effective`, `void` (with its reason), `stop` (with the error that stops every reader here) or, behind a stop,
     `unread`. The rule is folded from the beginning, so a late `since` reads everything before it, too.
 
-    Raises CORRUPT when the log cannot be read.
+    Raises INVALID_INPUT when `until` lies before `since`, CORRUPT when the log cannot be read.
     """
+    if until is not None and until < since:
+        raise invalid("until", f"{until} lies before {since}, where the dump begins; write a later position")
     tail = Tail(log, genesis)
     end = await log.end(partition)
     stop = end if until is None else min(until, end)

@@ -1,8 +1,11 @@
 """status, log dump, rebuild, verify, replay."""
 
+import json
+import os
 from pathlib import Path
 
-from tests.consumers.cli.driving import atomlog, batch, fill, note
+from atomlog.client import Store
+from tests.consumers.cli.driving import atomlog, batch, fill, note, process
 
 
 def test_status_shows_partitions_and_projections(store: Path) -> None:
@@ -25,6 +28,19 @@ def test_log_dump_shows_every_record_with_its_verdict(store: Path) -> None:
     part = atomlog("log", "dump", "--since", "1", "--until", "2", "--json", store=store).jsons
     assert [one["position"] for one in part] == [1]
     assert "effective" in atomlog("log", "dump", "--partition", "0", store=store).out
+    refused = atomlog("log", "dump", "--since", "2", "--until", "1", store=store)
+    assert (refused.code, "lies before 2" in refused.err) == (2, True)
+
+
+def test_status_names_who_else_holds_the_store_and_never_itself(store: Path) -> None:
+    with process("--store", store, "status", "--json") as alone:
+        found = json.loads(alone.communicate(timeout=120)[0])
+    assert [one["owner"] for one in found["partitions"]] == [None]
+    assert {one["follower"] for one in found["projections"]} == {None}
+    with Store.open(store), process("--store", store, "status", "--json") as beside:
+        found = json.loads(beside.communicate(timeout=120)[0])
+    assert [one["owner"]["pid"] for one in found["partitions"]] == [os.getpid()]
+    assert {one["follower"] for one in found["projections"]} == {os.getpid()}
 
 
 def test_verify_and_rebuild_compare_and_exchange(store: Path) -> None:

@@ -1,6 +1,7 @@
 """Atoms by id, and the history of one."""
 
 import asyncio
+import hashlib
 from dataclasses import replace
 
 import pytest
@@ -14,7 +15,7 @@ from atomlog.projections.read import reader
 from atomlog.projections.read.page import body_bytes
 from atomlog.projections.read.render import row_bytes
 from atomlog.projections.read.selectors import ByIds, History
-from atomlog.schemas.revision import ValidTime
+from atomlog.schemas.revision import Inputs, ReadRange, ReadScope, ReadVersion, ValidTime
 from tests.projections.read.worlds import NewWorld, World, atoms_of
 from tests.support.batches import START_US, atom_id, create, retire, revise, slot
 
@@ -49,6 +50,37 @@ def test_one_atom_alone_is_read_as_it_is_among_others(world: World) -> None:
                 assert quick.diagnostics.lag["ids"] == {0: lag}
                 assert (await world.reader.replay(quick.receipt.receipt)).body() == quick.body()
             world.log0.batch("notes", [revise("plain", value={"text": "newer"})])
+
+    asyncio.run(run())
+
+
+def test_a_row_shows_what_a_generated_atom_was_made_from(world: World) -> None:
+    async def run() -> None:
+        world.log0.batch("notes", [create("tea")])
+        observed = ((0, 1), (2, 7), (10, -1))
+        inputs = Inputs(
+            versions=(ReadVersion(atom=atom_id("tea"), revision=world.log0.head("tea")),),
+            ranges=(ReadRange(role="group", target=atom_id("g"), observed=observed, complete=True),),
+            scopes=(ReadScope(selector_digest=bytes(32), observed=observed, empty=False),),
+            encoders=("hashing/1/512/cosine",),
+            generator="model-1",
+        )
+        world.log0.batch("notes", [replace(create("summary"), inputs=inputs)])
+        await world.follow()
+        page = await world.read(by_ids("summary", "tea"))
+        made, tea = page.to_dict()["atoms"]
+        places = {"0": 1, "2": 7, "10": -1}
+        assert made["inputs"] == {
+            "versions": [{"atom": format_id(atom_id("tea")), "revision": format_id(world.log0.head("tea"))}],
+            "ranges": [{"role": "group", "target": format_id(atom_id("g")), "observed": places, "complete": True}],
+            "scopes": [{"selector_digest": "00" * 32, "observed": places, "empty": False}],
+            "encoders": ["hashing/1/512/cosine"],
+            "generator": "model-1",
+            "permission_generation": 0,
+        }
+        assert "inputs" not in tea
+        assert page.body() == body_bytes([row_bytes(row) for row in page.atoms])
+        assert hashlib.sha256(page.body()).digest() == page.receipt.body_sha256
 
     asyncio.run(run())
 

@@ -13,6 +13,7 @@ from atomlog.consumers.cli.session import Session, example, run, say, settings, 
 from atomlog.consumers.consume import run_consumer
 from atomlog.consumers.log_dump import log_dump
 from atomlog.consumers.parts import PROJECTIONS, open_parts
+from atomlog.consumers.processes import process_id
 from atomlog.consumers.rebuild import first_error
 from atomlog.consumers.rebuild import rebuild as rebuild_projections
 from atomlog.consumers.rebuild import verify as verify_projections
@@ -37,7 +38,7 @@ def status(session: Session) -> None:
         async with session.store() as store:
             return await store.status()
 
-    found = run(work()).to_dict()
+    found = _without_this_process(run(work()).to_dict())
     if session.as_json:
         emit_json(found)
     else:
@@ -244,6 +245,16 @@ def _emit_record(session: Session, record: Mapping[str, Any]) -> None:
     chain = (record["chain"] or "")[:8]
     counts = f"term {record['term']}  seq {record['seq']}  {record['size']} bytes"
     emit(f"{place:>10}  {record['kind'] or '?':<13}  {counts}  {chain}  {verdict}")
+
+
+def _without_this_process(found: Mapping[str, Any]) -> dict[str, Any]:
+    """A status that names others only: that this command held the store for a moment says nothing about it."""
+    mine = process_id()
+    partitions = [
+        {**one, "owner": None} if (one["owner"] or {}).get("pid") == mine else one for one in found["partitions"]
+    ]
+    projections = [{**one, "follower": None} if one["follower"] == mine else one for one in found["projections"]]
+    return {**found, "partitions": partitions, "projections": projections}
 
 
 def _emit_status(found: Mapping[str, Any]) -> None:

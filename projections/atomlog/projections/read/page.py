@@ -14,11 +14,11 @@ from atomlog.kernel.jsontext import canonical
 from atomlog.kernel.times import format_time
 from atomlog.projections.read.receipts import ReadReceipt, positions_dict
 from atomlog.schemas.content import Origin
-from atomlog.schemas.revision import ValidTime
+from atomlog.schemas.revision import NO_INPUTS, Inputs, ValidTime
 
 _SHOWN: Final = (
-    *("handle", "atom", "revision", "schema", "state", "value", "slots", "kind", "origins", "policy", "valid_time"),
-    *("score", "match_reason", "recorded_at", "status", "sealed"),
+    *("handle", "atom", "revision", "schema", "state", "value", "slots", "kind", "origins", "inputs"),
+    *("policy", "valid_time", "score", "match_reason", "recorded_at", "status", "sealed"),
 )
 
 
@@ -53,7 +53,8 @@ class RowSlot:
 class Row:
     """One revision of an atom. `status`: current, superseded or retired, as of the read's position.
 
-    `sealed`: there was no key to read it with; `value` and `kind` are then None and `origins` empty.
+    `sealed`: there was no key to read it with; `value` and `kind` are then None and `origins` empty. `inputs`: what was
+    read to make the revision.
     """
 
     handle: str
@@ -72,6 +73,7 @@ class Row:
     recorded_at_us: int
     status: str
     sealed: bool = False
+    inputs: Inputs = NO_INPUTS
 
     def to_dict(self) -> dict[str, Any]:
         """Members in the order in which people look for them."""
@@ -81,17 +83,17 @@ class Row:
     def shown_before_score(self) -> dict[str, Any]:
         """The members that stand before `score` in canonical JSON, in its order."""
         reason = self.match_reason
-        return {
-            "atom": format_id(self.atom),
-            "handle": self.handle,
-            "kind": self.kind,
-            "match_reason": dict(sorted(reason.items())) if len(reason) > 1 else dict(reason),
-            "origins": [_origin_dict(origin) for origin in self.origins],
-            "policy": self.policy,
-            "recorded_at": format_time(self.recorded_at_us),
-            "revision": format_id(self.revision),
-            "schema": self.schema,
-        }
+        shown: dict[str, Any] = {"atom": format_id(self.atom), "handle": self.handle}
+        if self.inputs is not NO_INPUTS:
+            shown["inputs"] = _inputs_dict(self.inputs)
+        shown["kind"] = self.kind
+        shown["match_reason"] = dict(sorted(reason.items())) if len(reason) > 1 else dict(reason)
+        shown["origins"] = [_origin_dict(origin) for origin in self.origins]
+        shown["policy"] = self.policy
+        shown["recorded_at"] = format_time(self.recorded_at_us)
+        shown["revision"] = format_id(self.revision)
+        shown["schema"] = self.schema
+        return shown
 
     def shown_after_score(self) -> dict[str, Any]:
         """The members between `score` and `value`."""
@@ -169,6 +171,36 @@ def _origin_dict(origin: Origin) -> dict[str, Any]:
         "source": format_id(origin.source),
         "start": origin.start,
     }
+
+
+def _inputs_dict(inputs: Inputs) -> dict[str, Any]:
+    return {
+        "encoders": list(inputs.encoders),
+        "generator": inputs.generator,
+        "permission_generation": inputs.grant_generation,
+        "ranges": [
+            {
+                "complete": found.complete,
+                "observed": _observed_dict(found.observed),
+                "role": found.role,
+                "target": format_id(found.target),
+            }
+            for found in inputs.ranges
+        ],
+        "scopes": [
+            {
+                "empty": found.empty,
+                "observed": _observed_dict(found.observed),
+                "selector_digest": found.selector_digest.hex(),
+            }
+            for found in inputs.scopes
+        ],
+        "versions": [{"atom": format_id(one.atom), "revision": format_id(one.revision)} for one in inputs.versions],
+    }
+
+
+def _observed_dict(observed: tuple[tuple[int, int], ...]) -> dict[str, int]:
+    return dict(sorted((str(partition), position) for partition, position in observed))
 
 
 def _valid_time_dict(valid: ValidTime | None) -> dict[str, Any] | None:

@@ -49,6 +49,7 @@ def render_row(row: ReceiptRow, clear: Clear, content: Opened | None) -> tuple[R
         recorded_at_us=clear.recorded_at_us,
         status=row.status,
         sealed=row.sealed,
+        inputs=clear.inputs,
     )
     return shown, row_bytes(shown, None if content is None else content.stored)
 
