@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 
 from atomlog.consumers.attachment import Attachment
 from atomlog.consumers.follower import Follower
-from atomlog.consumers.secondary import SecondaryView
+from atomlog.consumers.secondary import LOOK_US, SecondaryView
 from atomlog.kernel.errors import AtomlogError
 from tests.consumers.worlds import World, ids, run, toy, until
 from tests.house.tree import ROOT
@@ -167,6 +168,29 @@ def test_a_generation_that_another_process_takes_over_changes_under_a_reader_wit
             stop = await world.write(5)
             await view.wait_for({0: stop - 1}, world.deadline_us())
             assert len(scratches(world)) == 1, "the old generation's scratch is gone"
+            await view.close()
+            end(process)
+
+    run(scenario())
+
+
+def test_a_newer_generation_is_not_read_before_it_has_come_as_far(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World.make(tmp_path)
+        stop = await world.write(30)
+        with following(tmp_path) as process:
+            view = await view_of(world, toy())
+            await view.wait_for({0: stop - 1}, world.deadline_us())
+            process.send_signal(signal.SIGSTOP)  # nobody brings the new one up
+            await published_beside(world, toy(), 10)
+            for _ in range(5):
+                await asyncio.sleep(LOOK_US / 1_000_000)  # a view looks at most so often
+                await view.catch_up()
+                assert view._next is not None, "it is open"
+                assert (view.generation, view.positions()) == ("g000001", {0: stop - 1})
+            process.send_signal(signal.SIGCONT)
+            assert await view.wait_for_generation("g000002", world.deadline_us())
+            assert view.positions() == {0: stop - 1}
             await view.close()
             end(process)
 
