@@ -1,18 +1,20 @@
 """What holds for every projection over a key-value store."""
 
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kv import MemoryKv, u16
+from atomlog.kernel.kv import MemoryKv, u16, u64
 from atomlog.kernel.ports import Kv
 from atomlog.kernel.rocks import open_primary, open_secondary
 from atomlog.kernel.tail import START, Checkpoint
-from atomlog.projections.base import STANDING, KvProjection
+from atomlog.projections.base import QUARANTINE, STANDING, KvProjection
 from atomlog.projections.ids import Ids
 from atomlog.projections.postings import Postings
 from atomlog.projections.relations import Relations
@@ -282,6 +284,28 @@ def test_a_row_that_is_lost_is_found_and_changes_the_digest(name: str) -> None:
             assert projection.digest(0) != digest
             kv.write([(key, value)])
     assert projection.digest(0) == digest
+
+
+@every
+def test_damage_in_what_no_read_needs_is_found_by_reading_all(name: str, directory: str) -> None:
+    kv = open_primary(directory, block_cache_bytes=CACHE_BYTES)
+    apply_all(make(name, kv), some_log())
+    notes = [(QUARANTINE + u16(0) + u64(number), random.Random(number).randbytes(1_000)) for number in range(40)]
+    kv.write(notes)  # fills blocks of its own between the standing and the content
+    kv._database.flush()
+    kv.close()
+    (table,) = Path(directory).glob("*.sst")
+    raw = bytearray(table.read_bytes())
+    raw[20_000] ^= 1
+    table.write_bytes(raw)
+    kv = open_primary(directory, block_cache_bytes=CACHE_BYTES)
+    projection = make(name, kv)
+    projection.verify(0)
+    projection.digest(0)
+    with pytest.raises(AtomlogError, match=f"checksum mismatch.*{table.name}") as caught:
+        projection.read_all()
+    assert caught.value.code == "CORRUPT"
+    projection.close()
 
 
 @every

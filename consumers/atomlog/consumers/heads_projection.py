@@ -13,7 +13,7 @@ from atomlog.kernel.heads import Heads, HeadView
 from atomlog.kernel.kv import prefix_end, u16, u32
 from atomlog.kernel.ports import Kv
 from atomlog.kernel.tail import Checkpoint, EffectiveRecord
-from atomlog.projections.base import Quarantined
+from atomlog.projections.base import Quarantined, read_all
 
 CONTENT: Final = (b"d", b"h", b"i", b"r", b"s", b"u", b"v", b"x")  # every keyspace but the place itself
 NO_VOIDS: Final[Mapping[str, int]] = {}
@@ -61,6 +61,9 @@ class HeadsProjection:
 
     def verify(self, partition: int) -> int:
         return self.rows(partition)
+
+    def read_all(self) -> None:
+        read_all(self.kv)
 
     def floors(self) -> Mapping[int, int]:
         """Heads answer for now only."""

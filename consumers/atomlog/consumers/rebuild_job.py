@@ -225,6 +225,7 @@ async def _compared(
     found, error = None, live.error
     if live.handle is not None:
         try:
+            live.handle.projection.read_all()
             found = _digests(live.handle.projection)
         except AtomlogError as failure:
             error = failure

@@ -23,6 +23,7 @@ from atomlog.schemas.varint import WireError
 STANDING: Final = b"\x00"  # ‖ partition → format u16 ‖ rule u16 ‖ rows u64 ‖ checkpoint
 QUARANTINE: Final = b"\x01"  # ‖ partition ‖ position u64 → why, in UTF-8
 ERROR_CHARACTERS_MAX: Final = 1_000
+_AFTER_ALL: Final = b"\xff" * 3
 _STANDING: Final = struct.Struct(">HHQ")
 
 
@@ -72,6 +73,10 @@ class Projection(Protocol):
         """Count the rows; CORRUPT when they are not as many as were counted while running."""
         ...
 
+    def read_all(self) -> None:
+        """Read everything that is kept, also what is no content and no read needs; CORRUPT names what is damaged."""
+        ...
+
     def floors(self) -> Mapping[int, int]:
         """Partition → the lowest position it can be read as of, exactly; −1 = all the way down."""
         ...
@@ -91,6 +96,12 @@ class Projection(Protocol):
 class _Standing:
     rows: int = 0
     checkpoint: Checkpoint = START
+
+
+def read_all(kv: Kv) -> None:
+    """Every pair of a store whose keys begin with a keyspace's tag."""
+    for _ in kv.scan(b"", _AFTER_ALL):
+        pass
 
 
 def batch_of(record: EffectiveRecord) -> Batch:
@@ -184,6 +195,9 @@ class KvProjection:
             message = f"{self.name}: partition {partition} has {counted} rows, {kept} were counted while running"
             raise fail("CORRUPT", f"{message}; rebuild it")
         return counted
+
+    def read_all(self) -> None:
+        read_all(self.kv)
 
     def sync(self) -> None:
         self.kv.sync()
