@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from atomlog.kernel.errors import fail
 from atomlog.kernel.kv import u32
 from atomlog.kernel.ports import Kv
 from atomlog.kernel.vector_spaces import VectorSpace
@@ -80,6 +81,8 @@ class Block:
             self._ordinals = np.concatenate((self.ordinals, np.empty(room - self._count, dtype=np.uint32)))
             self._rows = np.concatenate((self.rows, np.empty((room - self._count, self.space.dim), dtype=np.float32)))
         self._ordinals[self._count : count] = [ordinal for ordinal, _ in found]
+        if any(len(value) != F32.itemsize * self.space.dim for _, value in found):
+            raise fail("CORRUPT", f"vectors: a row of {self.space.id} has another size than its space; rebuild vectors")
         joined = np.frombuffer(b"".join(value for _, value in found), dtype=F32)
         self._rows[self._count : count] = joined.reshape(len(found), self.space.dim)
         self._count = count
