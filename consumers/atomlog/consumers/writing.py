@@ -31,6 +31,7 @@ from atomlog.kernel.rocks import RocksKv, open_primary
 from atomlog.kernel.world import World
 
 HEADS: Final = "heads"
+HEADS_CACHE_BYTES: Final = 24 * 1024 * 1024  # filters and indexes of some million atoms; full after few writes
 ATTEMPTS_MAX: Final = 5  # to reach a holder, or become one, before giving up
 RETRY_S: Final = 0.05
 RIGHTS: Final = frozenset({"read", "write", "mark-source", "purge", "admin"})  # of the principal `local`
@@ -267,7 +268,8 @@ class WriteSide:
 def _open_heads(parts: Parts, generation: Generation) -> RocksKv:
     """What is wrong with the heads stops writing, and nothing else."""
     try:
-        return open_primary(f"{generation.directory}/db", block_cache_bytes=parts.settings.block_cache_bytes)
+        cache_bytes = min(parts.settings.block_cache_bytes, HEADS_CACHE_BYTES)
+        return open_primary(f"{generation.directory}/db", block_cache_bytes=cache_bytes)
     except AtomlogError as error:
         if error.code not in ALONE:
             raise
