@@ -42,10 +42,6 @@ class ProjectionKind(Protocol):
         """To read with, beside a primary of another process. Blocks. CORRUPT, STORE_TOO_NEW."""
         ...
 
-    def check(self, directory: str, scratch: str) -> None:
-        """CORRUPT when files of it are missing or cut, which a secondary may pass over. Blocks."""
-        ...
-
     async def prepare(self, projection: Projection) -> None:
         """What would make the next read slow, done off the event loop. Called after opening and catching up."""
         ...

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from atomlog.kernel.ports import Kv
-from atomlog.kernel.rocks import check_files, open_primary, open_secondary
+from atomlog.kernel.rocks import open_primary, open_secondary
 from atomlog.projections.base import Projection
 
 T = TypeVar("T")
@@ -25,9 +25,6 @@ class RocksKind:
     def open_secondary(self, directory: str, scratch: str) -> Projection:
         path = f"{directory}/db"
         return self._made(open_secondary(path, f"{scratch}/db", block_cache_bytes=self.block_cache_bytes))
-
-    def check(self, directory: str, scratch: str) -> None:
-        check_files(f"{directory}/db", f"{scratch}/check", block_cache_bytes=self.block_cache_bytes)
 
     async def prepare(self, projection: Projection) -> None:
         """Nothing: RocksDB is ready when it is open."""

@@ -190,7 +190,7 @@ async def _open_live(context: Context, directory: GenerationDirectory, kind: Pro
         return _Live()
     handle = None
     try:
-        handle = await open_beside(context, directory, kind, checked=True)
+        handle = await open_beside(context, directory, kind)
         await _settle(context, directory, kind, handle.projection)
         for partition in _partitions(context):
             place = handle.projection.checkpoint(partition)

@@ -204,12 +204,8 @@ class SecondaryView:
         self._context.on_event({"event": event, "projection": self.name, **fields})
 
 
-async def open_beside(
-    context: Context, directory: GenerationDirectory, kind: ProjectionKind, *, checked: bool = False
-) -> Handle:
+async def open_beside(context: Context, directory: GenerationDirectory, kind: ProjectionKind) -> Handle:
     """The current generation as a secondary. Its files may move while it is opened: then once more.
-
-    `checked`: looks first whether all its files are there, which takes as long as opening it once more.
 
     Raises CORRUPT, STORE_TOO_NEW, STORE_READ_ONLY; STORE_LOCKED when there is no current generation.
     """
@@ -218,7 +214,7 @@ async def open_beside(
         generation = directory.current()
         if generation is not None:
             try:
-                return await _open_once(context, directory, kind, generation, checked=checked)
+                return await _open_once(context, directory, kind, generation)
             except AtomlogError as failure:
                 if failure.code != "CORRUPT":
                     raise
@@ -230,13 +226,11 @@ async def open_beside(
 
 
 async def _open_once(
-    context: Context, directory: GenerationDirectory, kind: ProjectionKind, generation: Generation, *, checked: bool
+    context: Context, directory: GenerationDirectory, kind: ProjectionKind, generation: Generation
 ) -> Handle:
     scratch, place = directory.scratch(), None
     try:
         place = _held(directory, generation)
-        if checked:
-            await context.workers.run(lambda: kind.check(generation.directory, scratch.directory))
         projection = await opened(context.workers, lambda: kind.open_secondary(generation.directory, scratch.directory))
     except BaseException:
         if place is not None:

@@ -11,7 +11,7 @@ from atomlog.consumers.kinds import made
 from atomlog.kernel.content import ContentOpener
 from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.ports import File, Files, Kv, Workers
-from atomlog.kernel.rocks import check_files, open_primary, open_secondary
+from atomlog.kernel.rocks import open_primary, open_secondary
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.vector_spaces import VectorSpace
 from atomlog.projections.base import Projection
@@ -68,9 +68,6 @@ class VectorsKind:
         cache_bytes = self._settings.block_cache_bytes
         kv = open_secondary(f"{directory}/db", f"{scratch}/db", block_cache_bytes=cache_bytes)
         return made(kv, lambda kv: self._vectors(kv, directory, None))
-
-    def check(self, directory: str, scratch: str) -> None:
-        check_files(f"{directory}/db", f"{scratch}/check", block_cache_bytes=self._settings.block_cache_bytes)
 
     async def prepare(self, projection: Projection) -> None:
         assert isinstance(projection, Vectors)

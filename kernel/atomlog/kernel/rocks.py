@@ -55,7 +55,7 @@ class RocksKv:
         open_again: Callable[[], Rdict] | None = None,
     ) -> None:
         """`identity` of a primary. `open_again` of a secondary; `mark` is MANIFEST's, from before it was opened."""
-        self._database = database
+        self._database: Any = database
         self._path = path
         self._writable = writable
         self._identity = identity
@@ -187,6 +187,9 @@ class RocksKv:
             try:
                 self._database.close()
             except Exception as error:
+                self._database = (
+                    _Closed()
+                )  # one whose last flush failed keeps its files, and its lock, until it is gone
                 raise self._unwritable(error) from None
 
     def _end_of(self, cursor: RdictIter) -> Exception | None:
@@ -210,6 +213,13 @@ class RocksKv:
         return OSError(errno.ENOSPC if full else errno.EIO, text, self._path)
 
 
+class _Closed:
+    """In the place of a database that could not be closed well."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise DbClosedError("the database is closed")
+
+
 def open_primary(path: str, *, block_cache_bytes: int) -> RocksKv:
     """Open for writing, creating the directory. STORE_LOCKED when another has it, CORRUPT when unreadable."""
     check_database(path)
@@ -228,18 +238,6 @@ def open_secondary(path: str, scratch: str, *, block_cache_bytes: int) -> RocksK
 
     mark = mark_of(path)
     return RocksKv(open_once(), path, writable=False, mark=mark, open_again=open_once)
-
-
-def check_files(path: str, scratch: str, *, block_cache_bytes: int) -> None:
-    """CORRUPT when a file is missing or cut: a secondary would take the state before it for the whole.
-
-    Beside a primary that is just exchanging files it may say so wrongly: then once more. `scratch` is for its log.
-    """
-    options = _options(block_cache_bytes)
-    options.set_db_log_dir(scratch)
-    os.makedirs(scratch, exist_ok=True)
-    check_database(path)
-    _rdict(path, AccessType.read_only(), options).close()
 
 
 def _opened_with_all_tables(path: str, access: AccessType, options: Options) -> Rdict:
