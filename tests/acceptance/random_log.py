@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.acceptance.writing import Change, collection, membership, retire, source
-from tests.support.brute import Brute, Version
+from tests.oracle.brute_model import Version
+from tests.support.brute import Brute
 
 GROUPS = ("P", "Q", "R", "S")
 ORDER_KEYS = ("", "", "", "a", "b", "b0", "\u0000", "é")

@@ -16,7 +16,6 @@ Positions = Mapping[int, int]  # partition → p: after the record at p; −1 = 
 Id = Any
 
 DAY_US = 86_400_000_000
-NOTHING = bytes(16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +49,6 @@ class Version:
     before: "Version | None" = None
 
     @property
-    def place(self) -> tuple[int, int]:
-        return self.partition, self.position
-
-    @property
     def current_slots(self) -> tuple[Slot, ...]:
         return () if self.retired else self.slots
 
@@ -80,7 +75,13 @@ class Membership:
     member_born: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class State:
+    heads: dict[Id, Version]
+    memberships: list[Membership]
+
+
+@dataclass(frozen=True, slots=True)
 class Accepted:
     """A batch that counts."""
 
@@ -104,6 +105,7 @@ class Model:
     voids: Counter[str] = field(default_factory=Counter)
     ends: dict[int, int] = field(default_factory=dict)  # partition → next position
     effective: dict[int, list[tuple[int, str]]] = field(default_factory=dict)  # partition → (position, kind)
+    _states: "dict[tuple[tuple[int, int], ...], State]" = field(default_factory=dict)  # the last few that were asked
 
     # -- replay
 
@@ -130,16 +132,9 @@ class Model:
 
     def _take(self, partition: int, position: int, batch: dict[str, Any]) -> None:
         made = [(data, decoded("RevisionV1", data)) for data in batch["revisions"]]
-        self.batches.append(
-            Accepted(
-                partition=partition,
-                position=position,
-                space=batch["space"],
-                request_key=batch["request_key"],
-                recorded_at=batch["recorded_at"],
-                revisions=tuple(revision["revision_id"] for _, revision in made),
-            )
-        )
+        ids = tuple(revision["revision_id"] for _, revision in made)
+        known = batch["space"], batch["request_key"], batch["recorded_at"]
+        self.batches.append(Accepted(partition, position, *known, ids))
         for data, revision in made:
             flags = revision["flags"][0]
             has_start = flags & 2 and not flags & 4
@@ -163,6 +158,7 @@ class Model:
         self, *, atom: Id, position: int, revision: Id, retired: bool, slots: tuple[Slot, ...], **rest: Any
     ) -> None:
         """One more version of an atom."""
+        self._states.clear()
         known = self.versions.setdefault(atom, [])
         before = known[-1] if known else None
         births = []
@@ -188,20 +184,24 @@ class Model:
     def history(self, atom: Id, at: Positions) -> list[Version]:
         return [version for version in self.versions.get(atom, []) if version.position <= at.get(version.partition, -1)]
 
+    def _at(self, at: Positions) -> "State":
+        """Every head at these positions, found by looking at every version."""
+        key = tuple(sorted(at.items()))
+        if key not in self._states:
+            heads = {atom: history[-1] for atom in self.versions if (history := self.history(atom, at))}
+            stated = [one for head in heads.values() for one in head.memberships()]
+            self._states = {**dict(list(self._states.items())[-3:]), key: State(heads, stated)}
+        return self._states[key]
+
     def head(self, atom: Id, at: Positions) -> Version | None:
-        history = self.history(atom, at)
-        return history[-1] if history else None
+        return self._at(at).heads.get(atom)
 
     def heads(self, at: Positions) -> list[Version]:
-        return [head for atom in self.versions if (head := self.head(atom, at))]
+        return list(self._at(at).heads.values())
 
     def is_active(self, atom: Id, at: Positions) -> bool:
         head = self.head(atom, at)
         return head is not None and not head.retired
-
-    def homed(self, partition: int, at: int) -> list[Version]:
-        """Heads of the atoms that live in a partition."""
-        return self.heads({partition: at})
 
     def referring(self, target: Id, role: str | None, at: Positions) -> list[tuple[Version, int]]:
         """(referring head, slot index), ordered by role, birth, atom, slot, partition."""
@@ -214,7 +214,7 @@ class Model:
         return sorted(found, key=lambda one: _referring_order(*one))
 
     def memberships(self, at: Positions) -> list[Membership]:
-        return [stated for head in self.heads(at) for stated in head.memberships()]
+        return self._at(at).memberships
 
     def members(self, group: Id, at: Positions, *, include_retired: bool = False) -> list[tuple[bytes, Id, Id]]:
         """(order key, member, membership), sorted."""
@@ -297,4 +297,4 @@ def _slot(datum: dict[str, Any]) -> Slot:
 
 
 def _or_none(raw_id: bytes) -> bytes | None:
-    return None if raw_id == NOTHING else raw_id
+    return None if not any(raw_id) else raw_id

@@ -27,7 +27,7 @@ def seen(row: Row | None) -> Seen | None:
 def expected(version: Version | None) -> Seen | None:
     if version is None:
         return None
-    return (*version.place, version.space, version.atom, version.revision, version.data)
+    return (version.partition, version.position, version.space, version.atom, version.revision, version.data)
 
 
 def positions(logs: Sequence[LogBuilder]) -> list[dict[int, int]]:

@@ -47,7 +47,7 @@ def ids(postings: Postings, partition: int, bitmap: Bitmap) -> set[bytes]:
 def facets_of(brute: Model, partition: int, at: int) -> dict[tuple[str, Value], set[bytes]]:
     """Facet → atoms, of the atoms that live in a partition."""
     facets: dict[tuple[str, Value], set[bytes]] = {}
-    for head in brute.homed(partition, at):
+    for head in brute.heads({partition: at}):
         values: dict[str, Value] = {
             "schema": head.schema,
             "policy": head.policy,
@@ -65,7 +65,7 @@ def facets_of(brute: Model, partition: int, at: int) -> dict[tuple[str, Value], 
 def members_of(brute: Model, partition: int, at: int) -> dict[bytes, set[bytes]]:
     """Group → members, by memberships of one partition."""
     groups: dict[bytes, set[bytes]] = {}
-    for head in brute.homed(partition, at):
+    for head in brute.heads({partition: at}):
         for stated in head.memberships():
             groups.setdefault(stated.group, set()).add(stated.member)
     return groups
@@ -89,7 +89,7 @@ def check_position(postings: Postings, brute: Model, partition: int, at: int) ->
         inside = [day for day in days if (first is None or day >= first) and (last is None or day < last)]
         expected = set().union(*(facets["day", day] for day in inside))
         assert read(postings.days(first, last, partition, at)) == expected
-    everybody = {head.atom for head in brute.homed(partition, at)}
+    everybody = {head.atom for head in brute.heads({partition: at})}
     assert read(postings.all_atoms(partition, at)) == everybody
 
 
