@@ -17,10 +17,11 @@ from atomlog.kernel.ids import format_id, keyed_id
 from atomlog.kernel.times import format_time, parse_time
 from tests.acceptance.writing import ids, members
 from tests.support.commands import ATOMLOG, ROOT, atomlog, until
-from tests.support.deployments import KINDS, NOBODY, Deployment, deploy
+from tests.support.deployments import KINDS, Deployment, deploy
 from tests.support.revisions import FILES, State, events, import_lines, states, to_jsonl
 from tests.support.store_process import Shown
 
+NOBODY: Final = "01980000-0000-7000-8000-000000000001"
 RECEIPTS: Final = 100
 EVERY: Final = 5  # records between two reads: 1,371 commits give many more than RECEIPTS
 AS_OF: Final = 10  # commits of each history: 20 in all
