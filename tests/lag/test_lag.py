@@ -42,6 +42,7 @@ class Shop:
         self.pages: list[tuple[dict[str, Any], Shown]] = []
         self.refusals: Counter[tuple[str, str]] = Counter()  # (code, index) → how often
         self.last: dict[str, Any] = {}
+        self._reached: dict[Any, int] = {}  # who reads what → the last position
 
     async def plant(self) -> None:
         changes = [collection(name, **{"as": f"@{name}"}) for name in ("p", "q")]
@@ -94,6 +95,9 @@ class Shop:
             self.refusals.update((error.code, name) for name in named if name in error.message)
         else:
             self.pages.append((selector, page))
+            place = (asyncio.current_task(), selector["type"], *sorted(options))
+            assert page.positions[0] >= self._reached.get(place, -1), "no reader is sent back"
+            self._reached[place] = page.positions[0]
 
     async def read_all(self) -> None:
         for selector in self.selectors():

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -15,6 +16,7 @@ import pytest
 
 IMAGE_BYTES: Final = 1024 * 1024 * 1024  # nearly all of it holes: a store keeps a reserve free
 NOTHING_LATER: Final = "lazy_itable_init=0,lazy_journal_init=0,nodiscard"
+UNMOUNT_SECONDS_MAX: Final = 20.0
 # No commit of the journal but by fsync.
 MOUNT_OPTIONS: Final = "loop,commit=600,noatime"
 MKFS: Final = ("mkfs.ext4", "-q", "-F", "-m", "0", "-N", "8192", "-J", "size=16", "-E", NOTHING_LATER)
@@ -88,11 +90,20 @@ def _mount(place: Path, *arguments: str) -> Iterator[None]:
         yield
     finally:
         gc.collect()  # maps of closed files go with the objects that had them
+        _unmount(place)
+
+
+def _unmount(place: Path) -> None:
+    deadline = time.monotonic() + UNMOUNT_SECONDS_MAX
+    while True:
         try:
             _run("umount", str(place))
+            return
         except AssertionError:
-            _run("umount", "--lazy", str(place))  # a process that outlived its test goes on, the mount does not
-            raise
+            if time.monotonic() > deadline:
+                _run("umount", "--lazy", str(place))  # a process that outlived its test goes on, the mount does not
+                raise
+        time.sleep(0.02)  # RocksDB removes its last files in the background
 
 
 @cache

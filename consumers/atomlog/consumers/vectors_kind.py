@@ -124,8 +124,10 @@ class _VectorsWithCache(Vectors):
         self._on_close = on_close
 
     def close(self) -> None:
-        super().close()
-        self._on_close()
+        try:
+            super().close()
+        finally:
+            self._on_close()
 
 
 class _SharedCache:

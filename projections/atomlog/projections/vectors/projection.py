@@ -291,8 +291,8 @@ class Vectors(KvProjection):
             self._cache.sync()
 
     def close(self) -> None:
-        super().close()
         self._shelf.close()
+        super().close()
 
     def catch_up(self) -> None:
         """The manifest first: the rows of its shards were durable before it."""
