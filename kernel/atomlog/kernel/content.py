@@ -18,6 +18,7 @@ from atomlog.kernel.sealing import SealBroken, seal, unseal
 from atomlog.kernel.text import BlobRef, blob_of, nfc_bytes, search_text, text_of, without_blob
 from atomlog.schemas import codec
 from atomlog.schemas.content import Origin, Provenance, SuppliedVector, decode_rest
+from atomlog.schemas.quick import quick
 from atomlog.schemas.revision import ATOM, REVISION, Clear, decode_clear, sealed_of
 from atomlog.schemas.varint import WireError, read_bytes
 
@@ -25,6 +26,7 @@ REVISION_SCHEMA: Final = codec.load("RevisionV1").fingerprint
 NO_MASTER_KEY: Final = "no master key"
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
     """A whole revision. `value` is parsed JSON with the text of a blob put back; None when retired.

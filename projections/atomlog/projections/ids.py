@@ -29,6 +29,7 @@ from atomlog.kernel.model import Positions
 from atomlog.kernel.ports import Kv
 from atomlog.kernel.tail import Checkpoint, EffectiveRecord
 from atomlog.projections.base import KvProjection, batch_of
+from atomlog.schemas.quick import quick
 from atomlog.schemas.revision import ATOM, PREVIOUS, REVISION, ZERO16, time_bytes, time_of
 
 HEAD: Final = b"A"
@@ -43,6 +44,7 @@ INVERTED: Final = 0xFFFF_FFFF_FFFF_FFFF
 SPACES_CACHED: Final = 10_000
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One revision as it stands at `position` of `partition`; `data` is RevisionV1 bytes."""

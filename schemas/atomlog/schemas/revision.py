@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from atomlog.schemas.quick import quick
 from atomlog.schemas.varint import (
     WireError,
     read_bool,
@@ -62,6 +63,7 @@ def time_of(raw: bytes) -> int:
 ZERO_TIME: Final = time_bytes(0)
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
     """A role-typed reference. `at` is the pinned revision, None = logical; `order_key` ≤ 64 bytes."""
@@ -120,6 +122,7 @@ class ValidTime:
     to_us: int | None
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clear:
     """The part of a revision that is readable without its content key. Ids are 16 raw bytes."""

@@ -22,6 +22,8 @@ TURNS: Final[Mapping[Scale, int]] = {"smoke": 4, "small": 20, "normal": 60, "lar
 PAIRS: Final = 20  # texts with their memberships in one batch of the history
 TOPICS: Final = 4  # that texts refer to: the larger the store, the longer the range of each
 PAGE: Final = 50
+WORKING_SET: Final = 1_000  # texts that are read, spread over the whole store; its blocks are in the cache in both
+READS_A_TURN: Final = 10
 CURRENT_S: Final = 1_800.0
 INDEXES: Final = ("ids", "relations", "postings")
 OPERATIONS: Final = ("write", "read", "page", "member", "group_page")
@@ -71,7 +73,19 @@ class Grown:
         return bool((await self.store.write(self._batch(change))).results)
 
     async def read(self) -> bool:
-        number = self.draws.one(self.texts)
+        """A few texts of the working set, one after the other."""
+        right = True
+        for one in self.draws.some(READS_A_TURN, min(WORKING_SET, self.texts)):
+            right &= await self._read(one)
+        return right
+
+    async def warm(self) -> None:
+        """What every turn needs is in the cache."""
+        for one in range(min(WORKING_SET, self.texts)):
+            await self._read(one)
+
+    async def _read(self, one: int) -> bool:
+        number = one * self.texts // min(WORKING_SET, self.texts)
         page = await self.store.get(keyed_id(SPACE, SPACE, str(number)))
         return bool(page.atoms[0].value["text"] == text(number))
 
@@ -133,8 +147,9 @@ class Growth:
     notes: str = (
         "Both stores are open in one process and are asked in turns; each figure `growth_…` is a ratio of medians, the "
         "rung's ratio is the worst of them. Half of the atoms are members of one group. `write` is a durable text, "
-        "`read` one atom, `page` the first 50 of who refers to a topic, `group_page` the first 50 members of the group "
-        "and `member` one more member until ids, relations and postings have it: of the huge group in the large store, "
+        "`read` ten of a working set of 1,000 that is spread over the store, `page` the first 50 of who refers to a "
+        "topic, `group_page` the first 50 members of the group and `member` one more member until ids, relations and "
+        "postings have it: of the huge group in the large store, "
         "of an empty one in the small."
     )
 
@@ -173,7 +188,9 @@ class Growth:
         store = await opened.enter_async_context(AsyncStore.open(directory, machine=bench.machine, projections=INDEXES))
         await store.wait_until_current(CURRENT_S)
         group = "group" if size == "large" else "new group"
-        return Grown(store=store, texts=atoms // 2, group=group, draws=Draws("growth"), token=token)
+        grown = Grown(store=store, texts=atoms // 2, group=group, draws=Draws("growth"), token=token)
+        await grown.warm()
+        return grown
 
 
 def _growth(large: Sequence[float], small: Sequence[float]) -> float:

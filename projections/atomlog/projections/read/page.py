@@ -14,6 +14,7 @@ from atomlog.kernel.jsontext import canonical
 from atomlog.kernel.times import format_time
 from atomlog.projections.read.receipts import ReadReceipt, positions_dict
 from atomlog.schemas.content import Origin
+from atomlog.schemas.quick import quick
 from atomlog.schemas.revision import NO_INPUTS, Inputs, ValidTime
 
 _SHOWN: Final = (
@@ -22,6 +23,7 @@ _SHOWN: Final = (
 )
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSlot:
     """A slot as the read resolved it.
@@ -49,6 +51,7 @@ class RowSlot:
         }
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """One revision of an atom. `status`: current, superseded or retired, as of the read's position.
@@ -129,6 +132,7 @@ class Diagnostics:
         }
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """`continuation` is None when what was asked for has been worked through, which is no claim that it is all."""

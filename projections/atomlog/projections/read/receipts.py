@@ -13,6 +13,7 @@ from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ids import format_id, shown
 from atomlog.kernel.jsontext import dumps, loads
 from atomlog.kernel.times import format_time, parse_time
+from atomlog.schemas.quick import quick
 from atomlog.schemas.revision import ReadRange, ReadScope
 
 RENDERER: Final = "page-v1"
@@ -20,6 +21,7 @@ SCORE_BYTES: Final = 4
 ANY_ROLE: Final = "*"  # the role of a range that was read over all roles; no role can be named so
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiptRow:
     """One atom of the page, as much of it as the revision's own bytes do not say.
@@ -56,6 +58,7 @@ class IndexState:
     generation: str
 
 
+@quick
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadReceipt:
     """Everything needed to render the page again, to cite it, and to tell later whether it went stale.
