@@ -174,6 +174,18 @@ def test_cached_pages_are_bounded_and_the_oldest_goes_first(monkeypatch: pytest.
     assert [ring.key_now(key_id) is None for key_id in (a, b, c)] == [False, True, False]
 
 
+def test_a_maker_keeps_few_of_its_pages_and_reads_an_older_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keys_module, "_MADE_CACHED_MAX", 2)
+    monkeypatch.setattr(keys_module, "_REFILL_PAGES_MAX", 1)
+    ring = ring_of(MemoryKeyStore())
+    taken = asyncio.run(some_keys(ring, 256 * 6))
+    (oldest, key), (newest, _) = taken[0], taken[-1]
+    assert ring.key_now(newest) is not None
+    assert ring.key_now(oldest) is None
+    assert asyncio.run(ring.key(oldest)) == key
+    assert ring.key_now(oldest) == key
+
+
 def test_a_page_read_before_a_destruction_is_not_cached_after_it() -> None:
     """The read is answered by the old page; meanwhile the keys are destroyed."""
     inner = MemoryKeyStore()

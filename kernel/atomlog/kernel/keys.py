@@ -28,6 +28,7 @@ from atomlog.kernel.sealing import (
 
 PAGE_ID_BYTES: Final = 8
 _PAGES_CACHED_MAX: Final = 2_048  # 16 MiB of keys: half a million atoms
+_MADE_CACHED_MAX: Final = 256  # of those that were made here; an atom is mostly changed soon, or not for long
 _MISSED_MAX: Final = 1_024
 _POLL_MS: Final = 20
 _REFILL_PAGES_MAX: Final = 16
@@ -134,6 +135,10 @@ class KeyRing:
         while len(self._pages) > _PAGES_CACHED_MAX:
             self._pages.popitem(last=False)
 
+    def let_go(self, page: bytes) -> None:
+        """Take a page out of the cache; who needs it reads it from the store."""
+        self._pages.pop(page, None)
+
     def _cached(self, page_id: bytes) -> _Page | None:
         page = self._pages.get(page_id)
         if page is not None:
@@ -177,6 +182,7 @@ class KeyAllocator:
         self._older: dict[bytes, int] = {}  # page → keys that are destroyed or kept for use
         self._refilling: asyncio.Task[None] | None = None
         self._refill_pages = 1
+        self._made: deque[bytes] = deque()  # pages that stand in the ring's cache although nobody has asked for them
 
     @property
     def ready(self) -> int:
@@ -326,6 +332,9 @@ class KeyAllocator:
         for page, keys in made:
             self._ring.remember(page.page, keys, 0)
             self._ready.extend(_keys(page.page, keys, _ALL))
+            self._made.append(page.page)
+            if len(self._made) > _MADE_CACHED_MAX:
+                self._ring.let_go(self._made.popleft())
 
     def _refilled(self, task: asyncio.Task[None]) -> None:
         """Its failure reaches who waits for it; when nobody does, the next `reserve` tries again."""
