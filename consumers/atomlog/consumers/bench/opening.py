@@ -86,7 +86,7 @@ class Rebuild:
     peers: Sequence[str] = ()
     notes: str = (
         "The peak is that of the largest process. It holds the write buffers and block caches of two RocksDBs (the new "
-        "one and the live one), 1 MiB of log as rows, and 100,000 remembered ordinals: nothing that grows with the log."
+        "one and the live one), 1 MiB of log as rows, and 20,000 remembered ordinals: nothing that grows with the log."
     )
 
     def prepare(self, bench: Bench) -> None:

@@ -25,8 +25,8 @@ from atomlog.consumers.store import AsyncStore
 from atomlog.projections.vectors import Vectors
 from atomlog.projections.vectors.hnsw import Parameters
 
-SHARD_ROWS: Final[Mapping[Scale, int]] = {"smoke": 50, "small": 1_000, "normal": 10_000, "large": 50_000}
-SHARDS: Final = 2
+SHARD_ROWS: Final[Mapping[Scale, int]] = {"smoke": 25, "small": 500, "normal": 6_000, "large": 50_000}
+SHARDS: Final = 4
 QUERIES: Final = 100
 NEAREST: Final = 10
 SAME_SCORE: Final = 1e-6  # scores are float32
