@@ -18,6 +18,7 @@ from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.keys import KeyRing
 from atomlog.kernel.keystore import SqliteKeyStore
 from atomlog.kernel.log.embedded import EmbeddedLog
+from atomlog.kernel.log.places import check_partitions
 from atomlog.kernel.ports import Clock, Files, KeyStore, Kv, Randomness, Workers
 from atomlog.kernel.sealing import load_master_key
 from atomlog.kernel.settings import Settings
@@ -98,6 +99,7 @@ def open_parts(
 ) -> Parts:
     """Open everything but the projections and the write side. Takes no lock."""
     machine = machine or Machine()
+    check_partitions(machine.files, directory, config.partitions)
     keys = SqliteKeyStore(f"{directory}/keys.sqlite", machine.workers)
     master = load_master_key(machine.files, _key_path(directory, config, master_key_file))
     if master is None and master_key_file is not None:

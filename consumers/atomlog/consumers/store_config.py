@@ -134,14 +134,16 @@ def _parse(path: str, found: Any) -> StoreConfig:
         "vector_spaces": _are_spaces(found.get("vector_spaces")),
         "replay": found.get("replay") is None or _is_replay(found["replay"]),
     }
-    wrong = [name for name, right in checks.items() if not right]
-    if wrong:
-        raise _corrupt(path, f"not readable: {', '.join(wrong)}")
-    if found["hash_version"] > HASH_VERSION:
+    if checks["hash_version"] and found["hash_version"] > HASH_VERSION:
         message = (
             f"{path}: hash_version {found['hash_version']}, this program knows {HASH_VERSION}; use a newer version"
         )
         raise fail("STORE_TOO_NEW", message)
+    # What is not known is a damaged name of what is: without `replay` a copy of a log would be written to.
+    unknown = sorted(shown(name) for name in found.keys() - checks.keys() - {"format"})
+    wrong = [name for name, right in checks.items() if not right] + unknown
+    if wrong:
+        raise _corrupt(path, f"not readable: {', '.join(wrong)}")
     return StoreConfig(
         format=found["format"],
         log_id=bytes.fromhex(found["log_id"]),

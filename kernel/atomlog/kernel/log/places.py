@@ -41,6 +41,18 @@ class Place:
         return [int(name[1]) for name in names if name]
 
 
+def check_partitions(files: Files, store: str, partitions: int) -> None:
+    """CORRUPT when the log has other partitions than these: in fewer, atoms would be looked for elsewhere."""
+    names = files.list(f"{store}/log")
+    missing = [number for number in range(partitions) if str(number) not in names]
+    if missing:
+        raise corrupt(f"{store}/log/{missing[0]}", None, f"it is missing, store.json says that there are {partitions}")
+    beyond = [name for name in names if name.isdecimal() and int(name) >= partitions]
+    if beyond:
+        what = f"there is a partition {beyond[0]}, store.json says that there are {partitions}"
+        raise corrupt(f"{store}/log", None, what, "Put the right store.json back.")
+
+
 class Spot(NamedTuple):
     """Between two groups: the next one starts at byte `offset`, has the first position `position` and this `chain`."""
 
