@@ -18,7 +18,7 @@ UV_COMPILE := $(LOCK_VENV)/bin/uv pip compile --quiet --universal --generate-has
 
 .DEFAULT_GOAL := ci
 .DELETE_ON_ERROR:
-.PHONY: ci check test fuzz simulate soak-simulation soak-statemachine soak-corruption demo bench bench-large bench-smoke bench-memory install format wheel lock clean help prerequisites
+.PHONY: ci check test fuzz simulate soak-simulation soak-statemachine soak-corruption soak-processes demo bench bench-large bench-smoke bench-memory install format wheel lock clean help prerequisites
 
 ci: check test ## what CI runs (the default)
 
@@ -43,6 +43,10 @@ soak-simulation: $(STAMP) ## simulations from a new seed on, SECONDS=600 long; p
 
 soak-statemachine: $(STAMP) ## the state machine, ten times as long, from seed FIRST=1000 on; prints the seeds
 	ATOMLOG_STATEMACHINE=10 ATOMLOG_STATEMACHINE_SEED=$(or $(FIRST),1000) $(BIN)/pytest -q -s -n $(PYTEST_WORKERS) tests/statemachine
+
+soak-processes: $(STAMP) ## kills KILLS=500, power cuts CUTS=20; prints the seeds
+	ATOMLOG_TEST_KILLS=$(or $(KILLS),500) ATOMLOG_TEST_CUTS=$(or $(CUTS),20) $(BIN)/pytest -q -s \
+		tests/processes/test_kills.py tests/processes/test_power.py
 
 soak-corruption: $(STAMP) ## damaged files, SCALE=20 times as many as CI tries, from a new SEED that it prints
 	ATOMLOG_CORRUPTION_SCALE=$(or $(SCALE),20) ATOMLOG_CORRUPTION_SEED=$(or $(SEED),$(shell date +%s)) \

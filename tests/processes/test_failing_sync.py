@@ -113,7 +113,7 @@ async def run(failing: Zygote, folder: Path, fault: str) -> Run:
     return Run(folder, await process.wait(), lines)
 
 
-async def check(folder: Path, ran: Run) -> None:
+async def check(folder: Path, ran: Run, *, rebuilt: bool = False) -> None:
     """On a disk that is well again: what was acknowledged is there, the rest can be written, all indexes are right."""
     async with await AsyncStore.open(str(folder / "store")) as store:
         logged = await batches_in_the_log(store)
@@ -127,7 +127,8 @@ async def check(folder: Path, ran: Run) -> None:
         for result in ran.told:
             row = (await store.get(result["results"][0]["atom"])).to_dict()["atoms"][0]
             assert row["value"]["text"]
-        await check_rebuilt(store)
+        if rebuilt:
+            await check_rebuilt(store)
 
 
 @pytest.mark.parametrize("fault", ["1 *.seg", "7 *.seg", "1 */durable_end", "2 */log/0", "1 *.seg.tmp"])
@@ -163,7 +164,7 @@ async def test_after_a_failed_sync_a_projection_stands_still_and_is_right_when_i
     # Heads are what writing rests on; another projection keeps no write from being accepted.
     assert set(ran.errors) <= ({"IN_DOUBT", "OVERLOADED"} if part == "heads" else set())
     assert (len(ran.told) == WRITES) == (part != "heads")
-    await check(tmp_path, ran)
+    await check(tmp_path, ran, rebuilt=True)
 
 
 @pytest.mark.parametrize("fault", ["1 *keys.sqlite*", "3 *keys.sqlite*", "1 */blobs/*", "2 */blobs/*"])

@@ -98,7 +98,7 @@ class Crew:
         return [told for number in range(CLIENTS) for told in Journal(self.folder, number).told()]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(600 + 10 * KILLS)
 @pytest.mark.parametrize("run", RUNS)
 async def test_whoever_is_killed_when_each_acknowledged_batch_is_there_once_and_whole(tmp_path: Path, run: str) -> None:
     seed = os.environ.get("ATOMLOG_TEST_SEED", str(random.randrange(1 << 32)))

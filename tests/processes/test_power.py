@@ -37,7 +37,7 @@ SMALL_SEGMENTS: Final = {"ATOMLOG_SEGMENT_BYTES": "16384"}
 VECTORS: Final = "supplied.points/1/8/l2"
 CUTS: Final = int(os.environ.get("ATOMLOG_TEST_CUTS", "3"))  # while clients write
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(300 + 60 * CUTS)
 
 
 class Plant:
