@@ -8,6 +8,7 @@ import traceback
 from pathlib import Path
 
 from tests.simulation import seeds
+from tests.simulation.loop import last_words_reach_nobody
 
 
 def main() -> int:
@@ -57,4 +58,5 @@ def traces(first: int, count: int, directory: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with last_words_reach_nobody():
+        sys.exit(main())

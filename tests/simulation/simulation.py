@@ -126,7 +126,7 @@ class Simulation:
         await self._unless_failed(chaos, [*keepers, *clients])
         if self.plan.first_work_then_peace:
             await self._unless_failed(asyncio.gather(*clients), keepers)
-            await self._close_all_once()
+            await self._unless_failed(self.loop.create_task(self._close_all_once()), keepers)
         self._make_peace()
         try:
             async with asyncio.timeout(PEACE_SECONDS_MAX):
@@ -190,13 +190,14 @@ class Simulation:
                 trouble = f"{node.process.failed_stores} take nothing more"
             if trouble is not None:
                 self.trace.add(f"{node.process.name} is started anew: {trouble}")
-                node.is_up = False
                 await self._close(node)
                 return
             await asyncio.sleep(0.2)
 
     async def _close(self, node: Node) -> None:
-        """End it as a program ends. Where that fails it is killed, as a supervisor would."""
+        """End it as a program ends, once. Where that fails it is killed, as a supervisor would."""
+        if not node.is_up:
+            return
         node.is_up = False
         try:
             async with asyncio.timeout(60):

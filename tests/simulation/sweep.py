@@ -16,7 +16,7 @@ BASE: Final = Plan(
     ops=8,
     chaos=0,
     spread=1,
-    names=("ids", "postings"),
+    names=("ids",),
     first_work_then_peace=True,
 )
 POLLS: Final = ("read_at /store/log/0/durable_end", "/CURRENT")  # hundreds, one as another
