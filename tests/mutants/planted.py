@@ -261,6 +261,36 @@ STATE_MACHINE: Final = (
         ),
     ),
     Mutant(
+        name="writes on into a segment that was taken away",
+        file=f"{KERNEL}/log/ownership.py",
+        old="    if not file.is_at(path):\n",
+        new="    if False:\n",
+        caught_by=NamedTest(
+            path="tests/kernel/log/test_ownership.py",
+            name="test_an_owner_whose_segment_is_taken_away_writes_nothing_more",
+        ),
+    ),
+    Mutant(
+        name="acknowledges what went to a segment that was taken away meanwhile",
+        file=f"{KERNEL}/log/writer.py",
+        old="            self._check_in_place()  # nobody",
+        new="            pass  # nobody",
+        caught_by=NamedTest(
+            path="tests/kernel/log/test_ownership.py",
+            name="test_a_group_that_went_to_a_segment_taken_away_meanwhile_is_not_acknowledged",
+        ),
+    ),
+    Mutant(
+        name="reads a newer generation that is behind",
+        file="consumers/atomlog/consumers/secondary.py",
+        old="        if is_behind(self._next.positions(partitions), wanted):\n",
+        new="        if False:\n",
+        caught_by=NamedTest(
+            path="tests/consumers/test_secondary.py",
+            name="test_a_newer_generation_is_not_read_before_it_has_come_as_far",
+        ),
+    ),
+    Mutant(
         name="syncs what a failed fsync left behind, and writes it not again",
         file=f"{KERNEL}/log/recovery.py",
         old="        if published is None or published < spot.position:\n",
