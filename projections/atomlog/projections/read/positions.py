@@ -216,6 +216,8 @@ class Chooser:
     async def _check_position(self, partition: int, position: int) -> None:
         self._check_shape("at", partition, position)
         end = await self.log.end(partition)
+        if position >= end:  # after a power cut the published end may be older than what was applied
+            end = max(end, self.indexes.ids.checkpoint(partition).position)
         if position >= end:
             raise invalid("at", f"{position} is beyond the end of partition {partition}; its last record is {end - 1}")
 
