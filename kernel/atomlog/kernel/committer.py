@@ -16,7 +16,7 @@ from atomlog.kernel.effects import PENDING
 from atomlog.kernel.heads import Accepted, HeadView
 from atomlog.kernel.inflight import Appended, Ask, Group, Unread
 from atomlog.kernel.keys import KeyAllocator
-from atomlog.kernel.plan import Duplicate, Plan, Refused
+from atomlog.kernel.plan import Decision, Duplicate, Plan, Prepared, Refused
 from atomlog.kernel.prepare import DigestKeys
 from atomlog.kernel.results import write_result
 from atomlog.kernel.tail import EffectiveRecord
@@ -190,17 +190,24 @@ class Committer:
             self._prepare_again(ask)  # the term in which its key was drawn has ended, and the key with it
             return
         try:
-            decision = None if ask.question else decide(self._view, self._partition, prepared, self._world.rules)
-            accepted = self._view.request(self._partition, prepared.request_key)
+            decision = self._answer_of(prepared) if ask.question else self._decision_on(prepared)
         except Exception as error:  # it is about this request, not about those beside it
             ask.refuse(error)
             return
-        if accepted is not None and (ask.question or isinstance(decision, Duplicate)):
-            self._duplicate(ask, accepted)
+        if isinstance(decision, Duplicate):
+            self._duplicate(ask, decision.accepted)
         elif isinstance(decision, Plan):
             self._build(group, ask, decision)
         else:
             refused.append(ask)
+
+    def _decision_on(self, prepared: Prepared) -> Decision:
+        return decide(self._view, self._partition, prepared, self._world.rules)
+
+    def _answer_of(self, prepared: Prepared) -> Duplicate | None:
+        """To a question: the request that was accepted under its key, if one was."""
+        accepted = self._view.request(self._partition, prepared.request_key)
+        return None if accepted is None else Duplicate(accepted)
 
     def _build(self, group: Group, ask: Ask, plan: Plan) -> None:
         now_us = self._world.clock.now_us()
