@@ -187,9 +187,8 @@ class RocksKv:
             try:
                 self._database.close()
             except Exception as error:
-                self._database = (
-                    _Closed()
-                )  # one whose last flush failed keeps its files, and its lock, until it is gone
+                # One whose last flush failed keeps its files, and its lock, until it is gone.
+                self._database = _Closed()
                 raise self._unwritable(error) from None
 
     def _end_of(self, cursor: RdictIter) -> Exception | None:
