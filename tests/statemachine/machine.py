@@ -336,6 +336,8 @@ class StoreMachine(RuleBasedStateMachine):
             if len(self.c.calls.met) > faults:
                 self.c.restart_follower()
                 return None
+            if isinstance(cause, AtomlogError) and cause.code == "OVERLOADED" and self.c.published() < self.look():
+                return None  # after a power cut, until an owner has looked
             if isinstance(cause, AtomlogError) and cause.code == "NOT_FOUND":
                 at = options["at"] if options.get("at") else {0: self.c.indexes["ids"].checkpoint(0).position - 1}
                 self.absent(asked, at)

@@ -3,7 +3,12 @@
 from contextlib import closing
 from typing import Any
 
+import pytest
+
+from atomlog.kernel.errors import AtomlogError
+from atomlog.projections.read.reader import ReadOptions
 from tests.statemachine.machine import EmbeddedLogMachine
+from tests.statemachine.questions import selector
 
 SEEDS = 20  # what a cut keeps is drawn
 GROUP: dict[str, Any] = {"type": "members", "and": [], "or": [], "not": [], "include_retired": False}
@@ -21,7 +26,7 @@ def is_stale_and_readable(seed: int) -> bool:
         machine.follow(("ids", "relations", "postings"), 9)
         end = machine.look()
         cluster.machine.cut_power()
-        if cluster.published() >= end:
+        if cluster.published() > end - 2:
             return False
         versions = machine.course.model.versions
         group = next(atom for atom, (version, *_) in versions.items() if version.schema == "collection")
@@ -31,4 +36,8 @@ def is_stale_and_readable(seed: int) -> bool:
             assert page is not None
             assert page.receipt.observed() == {0: end - 1}
             assert len(page.atoms) == 1
+        with pytest.raises(AtomlogError, match=r"OVERLOADED: .* write once, or read again later"):
+            cluster.loop.until(cluster.reader.read(selector({**GROUP, "group": group}), ReadOptions(at={0: end - 2})))
+        assert cluster.start(0), cluster.why
+        machine.begin_paging({**GROUP, "group": group}, at={0: end - 2})
         return True

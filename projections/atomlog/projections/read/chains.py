@@ -18,6 +18,7 @@ from atomlog.schemas.record import ZERO16, Record
 
 LOOK_BACK: Final = 32  # records looked at before a position; eight times as many each further time
 READ_BYTES: Final = 1024 * 1024
+RETRY_MS: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -41,8 +42,10 @@ class Chains:
             before = tail.checkpoint.position
             await tail.poll(until=position + 1)
             if tail.checkpoint.position == before:
-                message = f"partition {partition}: the log ends at {before}, an index has applied {position}"
-                raise fail("LOG_DIVERGED", message)
+                await self.log.read(partition, position + 1, bytes_max=1)  # LOG_DIVERGED where it was rolled back
+                message = f"partition {partition}: the log shows no more than {before} records until its owner has"
+                message += f" looked, as after a power cut, so position {position} cannot be proved yet;"
+                raise fail("OVERLOADED", f"{message} write once, or read again later", retry_after_ms=RETRY_MS)
         return tail.checkpoint.state.chain
 
     async def _start(self, partition: int, position: int, ids: Ids) -> Checkpoint:
