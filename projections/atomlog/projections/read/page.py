@@ -80,11 +80,11 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """Members in the order in which people look for them."""
-        members = self.shown_before_score() | self.shown_after_score() | {"value": self.value, "score": self.score}
+        members = self.canonical_members(self.score, self.value)
         return {name: members[name] for name in _SHOWN if name in members}
 
-    def shown_before_score(self) -> dict[str, Any]:
-        """The members that stand before `score` in canonical JSON, in its order."""
+    def canonical_members(self, score: Any, value: Any) -> dict[str, Any]:
+        """The members in the order of canonical JSON; `score` and `value` as given, which may be written already."""
         reason = self.match_reason
         shown: dict[str, Any] = {"atom": format_id(self.atom), "handle": self.handle}
         if self.inputs is not NO_INPUTS:
@@ -96,15 +96,14 @@ class Row:
         shown["recorded_at"] = format_time(self.recorded_at_us)
         shown["revision"] = format_id(self.revision)
         shown["schema"] = self.schema
-        return shown
-
-    def shown_after_score(self) -> dict[str, Any]:
-        """The members between `score` and `value`."""
-        shown: dict[str, Any] = {"sealed": True} if self.sealed else {}
+        shown["score"] = score
+        if self.sealed:
+            shown["sealed"] = True
         shown["slots"] = [slot.to_dict() for slot in self.slots]
         shown["state"] = self.state
         shown["status"] = self.status
         shown["valid_time"] = _valid_time_dict(self.valid_time)
+        shown["value"] = value
         return shown
 
 

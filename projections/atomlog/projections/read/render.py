@@ -8,7 +8,7 @@ from typing import Final
 
 from atomlog.kernel.content import Opened
 from atomlog.kernel.errors import fail
-from atomlog.kernel.jsontext import canonical, dumps
+from atomlog.kernel.jsontext import canonical, dumps, fragment
 from atomlog.projections.read.page import Row, RowSlot
 from atomlog.projections.read.receipts import ReceiptRow, score_of
 from atomlog.schemas.revision import Clear, Slot, decode_clear
@@ -55,16 +55,13 @@ def render_row(row: ReceiptRow, clear: Clear, content: Opened | None) -> tuple[R
 
 
 def row_bytes(row: Row, value: bytes | None = None) -> bytes:
-    """`canonical(row.to_dict())`, put together from parts: only value and score need the general way.
+    """`canonical(row.to_dict())`: only value and score need the general way, the rest is in canonical order itself.
 
-    `value` is the canonical JSON of the row's value where that is at hand. The parts of a row give their members in
-    canonical order themselves.
+    `value` is the canonical JSON of the row's value where that is at hand.
     """
-    score = b"null" if row.score is None else canonical(row.score, "score")
-    if value is None:
-        value = canonical(row.value, "value")
-    before, after = row.shown_before_score(), row.shown_after_score()
-    return b"".join((dumps(before)[:-1], b',"score":', score, b",", dumps(after)[1:-1], b',"value":', value, b"}"))
+    score = None if row.score is None else fragment(canonical(row.score, "score"))
+    written = fragment(canonical(row.value, "value") if value is None else value)
+    return dumps(row.canonical_members(score, written))
 
 
 def order_key_text(order_key: bytes) -> str:
