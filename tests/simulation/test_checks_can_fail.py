@@ -15,6 +15,7 @@ from atomlog.kernel.log.writer import Syncer
 from atomlog.kernel.owner import Owner
 from atomlog.projections.base import KvProjection
 from tests.simulation.seeds import run
+from tests.simulation.simulation import Plan, simulate
 
 SEEDS_MAX = 120
 Patch = pytest.MonkeyPatch
@@ -117,3 +118,20 @@ PLANTED: tuple[Callable[[Patch], None], ...] = (
 def test_a_planted_fault_is_found(plant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     plant(monkeypatch)
     assert any(run(seed).error is not None for seed in range(SEEDS_MAX)), plant.__doc__
+
+
+@pytest.mark.timeout(300)
+def test_a_refusal_that_waits_for_no_proof_is_found_where_owners_are_often_left_behind(monkeypatch: Patch) -> None:
+    """An owner that does not know yet that it is none refuses what it has not seen."""
+
+    def at_once(self: Committer, group: Group, refused: list[Any]) -> None:
+        for ask in refused:
+            self._decide_refused(ask)
+
+    def is_found(seed: int) -> bool:
+        plan = Plan(seed=seed, world="broker", nodes=2, clients=4, ops=12, chaos=60, spread=1, names=("ids",))
+        return simulate(plan).error is not None
+
+    assert not is_found(58)
+    monkeypatch.setattr(Committer, "_fence", at_once)
+    assert any(is_found(seed) for seed in range(50, 250))
