@@ -39,10 +39,17 @@ EVERY_WAY: Final = "flip cut delete older exchange"
 INDEX: Final = "CORRUPT INDEX_LAGGING"
 KINDS: Final = (
     _kind("a segment of the log", r"log/\d+/\d{20}\.seg", "log", codes=INDEX, found=EVERY_WAY),
-    _kind("`durable_end`", r"log/\d+/durable_end", "log", codes="CORRUPT LOG_DIVERGED INDEX_LAGGING INVALID_INPUT"),
+    _kind(
+        "`durable_end`",
+        r"log/\d+/durable_end",
+        "log",
+        codes="CORRUPT LOG_DIVERGED INDEX_LAGGING INVALID_INPUT OVERLOADED",
+    ),
     _kind("`owner.json`", r"log/\d+/owner\.json", "log"),
     _kind("`owner.sock`", r"owner\.sock", None, codes="NOT_OWNER"),
-    _kind("`store.json`", r"store\.json", None, codes="CORRUPT LOG_MISMATCH STORE_TOO_NEW STORE_NOT_FOUND"),
+    _kind(
+        "`store.json`", r"store\.json", None, codes="CORRUPT LOG_MISMATCH STORE_TOO_NEW STORE_NOT_FOUND INVALID_INPUT"
+    ),
     _kind("the master key file", r"master\.key", "files", codes="INVALID_INPUT KEY_UNAVAILABLE", found="flip delete"),
     _kind(
         "`keys.sqlite`", r"keys\.sqlite", "keys", codes="CORRUPT KEY_UNAVAILABLE STORE_TOO_NEW", found="delete older"
