@@ -15,7 +15,7 @@ from atomlog.kernel.ids import format_id
 from atomlog.kernel.model import Positions
 from atomlog.projections.postings import InGroup, Postings, Selection
 from atomlog.projections.read.render import order_key_text
-from atomlog.projections.read.sources import EXACT, GROUP, Found, Notes, State, read_range
+from atomlog.projections.read.sources import GROUP, ExactSource, Found, State, read_range
 from atomlog.projections.read.streams import Place, Stream
 from atomlog.projections.relations import Member, Relations
 from atomlog.schemas.revision import ReadRange
@@ -25,7 +25,7 @@ MEMBERSHIPS_SHOWN: Final = 64  # membership ids in one row's reason
 
 
 @dataclass(slots=True)
-class MembersSource:
+class MembersSource(ExactSource):
     """`groups` add members, `and_` and `not_` filter them; ids are resolved and each group stands once."""
 
     index: Relations
@@ -57,13 +57,6 @@ class MembersSource:
             if sum(stream.scanned for stream in streams) >= SCANNED_MAX:
                 return
         self.finished = True
-
-    @property
-    def notes(self) -> Notes:
-        return EXACT
-
-    def resume(self, found: Found) -> State:
-        return found.state
 
     def ranges(self, observed: Positions, *, complete: bool) -> tuple[ReadRange, ...]:
         adding = [read_range(GROUP, group, observed, complete=complete) for group in self.groups]

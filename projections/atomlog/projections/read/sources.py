@@ -86,6 +86,25 @@ class Source(Protocol):
         ...
 
 
+class ExactSource:
+    """What a source of an exact index has that has nothing special about it: a find's own state is where to go on."""
+
+    __slots__ = ()
+
+    @property
+    def notes(self) -> Notes:
+        return EXACT
+
+    def resume(self, found: Found) -> State:
+        return found.state
+
+    def ranges(self, observed: Positions, *, complete: bool) -> tuple[ReadRange, ...]:
+        return ()
+
+    def asked(self) -> Sequence[bytes]:
+        return ()
+
+
 def read_range(role: str, target: bytes, observed: Positions, *, complete: bool) -> ReadRange:
     return ReadRange(role=role, target=target, observed=tuple(sorted(observed.items())), complete=complete)
 
@@ -96,8 +115,8 @@ def not_found(atom: bytes, path: str) -> AtomlogError:
 
 
 @dataclass(slots=True)
-class IdsSource:
-    """`get`: the atoms in the order given."""
+class IdsSource(ExactSource):
+    """`get`: the atoms in the order given. Each is a find, so that one that is not there shows when it is resolved."""
 
     selector: ByIds
     atoms: Sequence[bytes]
@@ -111,22 +130,9 @@ class IdsSource:
             yield Found(atom=self.atoms[index], revision=self.selector.revision, state=state)
         self.finished = True
 
-    @property
-    def notes(self) -> Notes:
-        return EXACT
-
-    def resume(self, found: Found) -> State:
-        return found.state
-
-    def ranges(self, observed: Positions, *, complete: bool) -> tuple[ReadRange, ...]:
-        return ()
-
-    def asked(self) -> Sequence[bytes]:
-        return ()  # each is a find: one that is not there shows when it is resolved
-
 
 @dataclass(slots=True)
-class HistorySource:
+class HistorySource(ExactSource):
     """Every revision of an atom, oldest first."""
 
     index: ids.Ids
@@ -144,22 +150,12 @@ class HistorySource:
             after = rows[-1].position
         self.finished = True
 
-    @property
-    def notes(self) -> Notes:
-        return EXACT
-
-    def resume(self, found: Found) -> State:
-        return found.state
-
-    def ranges(self, observed: Positions, *, complete: bool) -> tuple[ReadRange, ...]:
-        return ()
-
     def asked(self) -> Sequence[bytes]:
         return (self.atom,)
 
 
 @dataclass(slots=True)
-class RelationsSource:
+class RelationsSource(ExactSource):
     """The atoms that refer to a target: one find an atom and role."""
 
     index: Relations
@@ -185,13 +181,6 @@ class RelationsSource:
             )
         self.finished = True
 
-    @property
-    def notes(self) -> Notes:
-        return EXACT
-
-    def resume(self, found: Found) -> State:
-        return found.state
-
     def ranges(self, observed: Positions, *, complete: bool) -> tuple[ReadRange, ...]:
         return (read_range(self.role or ANY_ROLE, self.target, observed, complete=complete),)
 
@@ -212,7 +201,7 @@ class RelationsSource:
 
 
 @dataclass(slots=True)
-class SlotsSource:
+class SlotsSource(ExactSource):
     """The atoms that an atom refers to, in the order of its slots; a pinned one at its revision."""
 
     index: Relations
@@ -229,22 +218,12 @@ class SlotsSource:
                 yield Found(atom=slot.target, revision=slot.at, reason=reason, state={"index": index + 1})
         self.finished = True
 
-    @property
-    def notes(self) -> Notes:
-        return EXACT
-
-    def resume(self, found: Found) -> State:
-        return found.state
-
-    def ranges(self, observed: Positions, *, complete: bool) -> tuple[ReadRange, ...]:
-        return ()
-
     def asked(self) -> Sequence[bytes]:
         return (self.atom,)
 
 
 @dataclass(slots=True)
-class GroupsSource:
+class GroupsSource(ExactSource):
     """The groups that an atom is in, each once, by the birth of the first membership."""
 
     index: Relations
@@ -269,10 +248,6 @@ class GroupsSource:
             state = {"place": stream.place.to_json(), "seen": len(seen)}
             yield Found(atom=membership.group, reason=reason, state=state)
         self.finished = True
-
-    @property
-    def notes(self) -> Notes:
-        return EXACT
 
     def resume(self, found: Found) -> State:
         return {**found.state, "seen": list(islice(self._seen, found.state["seen"]))}
