@@ -5,6 +5,7 @@ may be refused with the index named, it never mixes two states. Afterwards the i
 """
 
 import asyncio
+import json
 import os
 import random
 import shutil
@@ -95,7 +96,7 @@ class Shop:
             self.refusals.update((error.code, name) for name in named if name in error.message)
         else:
             self.pages.append((selector, page))
-            place = (asyncio.current_task(), selector["type"], *sorted(options))
+            place = (asyncio.current_task(), json.dumps([selector, *sorted(options)]))
             assert page.positions[0] >= self._reached.get(place, -1), "no reader is sent back"
             self._reached[place] = page.positions[0]
 
