@@ -13,6 +13,7 @@ from atomlog.kernel.ids import partition_of
 from atomlog.kernel.rocks import RocksKv
 from atomlog.kernel.settings import Settings
 from atomlog.projections.base import KvProjection
+from tests.support.commands import until
 
 PARTITIONS: Final = 2
 SETTINGS: Final = Settings(
@@ -86,6 +87,7 @@ async def _make(root: Path, note: Path) -> None:
             _flush(store)
             ends = await _write(store, range(13, 19))
             await reader.wait_until_current()
+            await until(lambda: any(live.glob("projections/vectors/g*/shards/manifest-00000004.json")), "the shards")
             receipts, continuations = await _read(store)
             _copy(live, root / "now")
             files = sorted(str(path.relative_to(live)) for path in live.rglob("*") if not path.is_dir())
