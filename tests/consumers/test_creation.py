@@ -77,8 +77,8 @@ def test_a_making_that_was_killed_anywhere_is_made_anew(tmp_path: Path) -> None:
         except Killed:
             key = (directory / "master.key").read_bytes() if (directory / "master.key").exists() else None
             with Store.open(directory, projections=["ids"]) as store:
-                store.write(note("tea"))
-                assert store.get("key:tea", space="notes").atoms[0].value == {"text": "tea"}
+                written = store.write(note("tea")).receipt
+                assert store.get("key:tea", space="notes", at_least=written).atoms[0].value == {"text": "tea"}
             assert {name for name in os.listdir(directory) if name.endswith(".tmp") or name == MAKING} == set()
             assert key in (None, (directory / "master.key").read_bytes())
         else:

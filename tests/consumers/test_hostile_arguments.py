@@ -121,8 +121,8 @@ def test_a_hostile_argument_gets_an_answer_or_a_typed_error(store: Store, place:
 def test_a_receipt_that_could_not_be_kept_is_refused_and_harms_no_other(tmp_path: Path) -> None:
     settings = Settings(receipt_flush_ms=3_600_000)  # nothing is written before the store closes
     with Store.open(str(tmp_path / "store"), settings=settings) as store:
-        store.write(BATCH)
-        kept = store.get("key:tea", space="notes", session="s-1").receipt
+        written = store.write(BATCH).receipt
+        kept = store.get("key:tea", space="notes", session="s-1", at_least=written).receipt
         for session in ("\ud800", ["s"], {"s": 1}, b"s", 7, "", "s" * 129):
             with pytest.raises(AtomlogError) as caught:
                 store.get("key:tea", space="notes", session=session)
