@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -335,25 +336,45 @@ def test_embedding_goes_on_while_a_shard_is_built(tmp_path: Path) -> None:
     assert world.vectors.digest(0) == alone.vectors.digest(0)
 
 
-def test_a_step_that_is_cancelled_while_a_shard_is_built_leaves_it_to_the_next(tmp_path: Path) -> None:
-    workers = HeldWorkers()
-    world = world_at(tmp_path, workers=workers)
+class GatedReads(MemoryKv):
+    """Point reads of many keys by another thread wait until they are let through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_read, self.may_read = threading.Event(), threading.Event()
+        self.main = threading.get_ident()
+
+    def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        if threading.get_ident() != self.main:
+            self.is_read.set()
+            assert self.may_read.wait(60)
+        return super().get_many(keys)
+
+
+def test_a_step_that_is_cancelled_has_left_the_store_and_its_files_alone_when_it_ends(tmp_path: Path) -> None:
+    workers, kv = ThreadWorkers(), GatedReads()
+    world = world_at(tmp_path, workers=workers, kv=kv)
     names = range(RANGE)
     world.log.batch("test", [create(f"p{n}", value=None, vectors=supplied(SPACE, POINTS[n])) for n in names])
     world.apply()
 
     async def scenario() -> None:
         await world.vectors.step()
-        step = await seal_held(world, workers, lambda: True)
-        await asyncio.sleep(0)
+        step = asyncio.create_task(world.vectors.step())
+        await asyncio.to_thread(kv.is_read.wait, 60)
         step.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not step.done()
+        kv.may_read.set()
         with pytest.raises(asyncio.CancelledError):
             await step
         assert len(asyncio.all_tasks()) == 1
-        workers.free.set()
+        assert world.shard_files(".hnsw") == []  # given up before the graph was begun
         await drained(world.vectors)
 
     asyncio.run(scenario())
+    workers.close()
     assert list(entries(world)) == [0]
 
 

@@ -17,6 +17,7 @@ from atomlog.projections.vectors.scoring import Matrix, Vector
 _SPACES: Final = {"cosine": "ip", "ip": "ip", "l2": "l2"}  # rows have length 1 under cosine
 _SEED: Final = 100
 _SEARCH_WIDTH_MIN: Final = 128
+_CHUNK_ROWS: Final = 256  # added between two looks at whether somebody still wants the graph
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,17 @@ class Parameters:
     build_width: int = 200
 
 
+class GivenUp(Exception):
+    """The task that wanted a graph was cancelled."""
+
+
+@dataclass(slots=True)
+class Effort:
+    """Whether a graph that a thread builds is still wanted. Set from another thread."""
+
+    given_up: bool = False
+
+
 class Graph:
     """An immutable graph over labelled rows. Not for two threads at once."""
 
@@ -35,11 +47,17 @@ class Graph:
         self.rows = rows
 
     @classmethod
-    def build(cls, metric: str, rows: Matrix, labels: NDArray[np.uint32], parameters: Parameters) -> "Graph":
-        """Blocks for about 0.2 ms a row; releases the interpreter lock."""
+    def build(
+        cls, metric: str, rows: Matrix, labels: NDArray[np.uint32], parameters: Parameters, effort: Effort | None = None
+    ) -> "Graph":
+        """Blocks for about 0.2 ms a row; releases the interpreter lock. GivenUp soon after `effort` was given up."""
         index = hnswlib.Index(space=_SPACES[metric], dim=rows.shape[1])
         index.init_index(len(rows), M=parameters.links, ef_construction=parameters.build_width, random_seed=_SEED)
-        index.add_items(rows, labels.astype(np.uint64), num_threads=1)
+        for start in range(0, len(rows), _CHUNK_ROWS):
+            if effort is not None and effort.given_up:
+                raise GivenUp
+            chunk = slice(start, start + _CHUNK_ROWS)
+            index.add_items(rows[chunk], labels[chunk].astype(np.uint64), num_threads=1)
         return cls(index, len(rows))
 
     @classmethod

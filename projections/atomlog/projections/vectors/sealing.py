@@ -1,7 +1,9 @@
 """Which shard is to be built next, and building it beside the event loop and beside embedding."""
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,11 +14,13 @@ from atomlog.kernel.vector_spaces import VectorSpace
 from atomlog.projections.vectors.blocks import Block, Blocks
 from atomlog.projections.vectors.columns import ColumnsByPartition
 from atomlog.projections.vectors.embedding import Embedder
-from atomlog.projections.vectors.hnsw import Parameters
+from atomlog.projections.vectors.hnsw import Effort, Parameters
 from atomlog.projections.vectors.layout import LATE, NEVER, RETRY, in_space, ordinal_of, space_tag
 from atomlog.projections.vectors.manifest import ShardEntry
 from atomlog.projections.vectors.shards import Plan, Shard, build_shard, floor_of
 from atomlog.projections.vectors.shelf import Shelf
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,18 +151,28 @@ class Sealer:
 
         Rows may come into the store meanwhile. One of the range itself comes late, whether the shard has it or not.
         """
-        shelf = self._shelf
+        shelf, effort = self._shelf, Effort()
         generation = shelf.next_generation()
         plan = self._plan(place, generation)
-        entry = await self._workers.run(lambda: build_shard(self._kv, self._files, shelf.directory, plan))
-        await self._workers.run(self._kv.sync)
+        entry = await self._beside(lambda: build_shard(self._kv, self._files, shelf.directory, plan, effort), effort)
+        await self._beside(self._kv.sync, effort)
         manifest, commit = shelf.committer(entry, generation)
-        await self._workers.run(commit)
-        loaded = None if entry.graph is None else await self._workers.run(shelf.reader(entry, place.space))
+        await self._beside(commit, effort)
+        loaded = None if entry.graph is None else await self._beside(shelf.reader(entry, place.space), effort)
         shelf.advance(manifest)
         if loaded is not None:
             shelf.put(entry, loaded)
         self._blocks.drop(place.partition, place.space, place.range)
+
+    async def _beside(self, call: Callable[[], T], effort: Effort) -> T:
+        """A call in a worker that ends before this task does, also one that is cancelled: the store may be closed next."""
+        running = asyncio.ensure_future(self._workers.run(call))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            effort.given_up = True
+            await asyncio.wait({running})
+            raise
 
     def _plan(self, place: Place, generation: int) -> Plan:
         start, stop = self._bounds(place)

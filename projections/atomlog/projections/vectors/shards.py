@@ -17,7 +17,7 @@ from atomlog.kernel.kv import u16, u32
 from atomlog.kernel.ports import Files, Kv
 from atomlog.kernel.vector_spaces import VectorSpace
 from atomlog.projections.vectors.blocks import F32
-from atomlog.projections.vectors.hnsw import Graph, Parameters
+from atomlog.projections.vectors.hnsw import Effort, Graph, Parameters
 from atomlog.projections.vectors.layout import NEVER, ROW, VECTOR, Row, in_space, space_tag
 from atomlog.projections.vectors.manifest import ShardEntry, ShardFile
 from atomlog.projections.vectors.scoring import Doubles, Matrix, norms_of
@@ -76,8 +76,11 @@ def floor_of(died: NDArray[np.int64], dead_share_max: float) -> int:
     return floor
 
 
-def build_shard(kv: Kv, files: Files, directory: str, plan: Plan) -> ShardEntry:
-    """Write the files of a shard, durably, and say what they are. Blocks; only point reads of the store."""
+def build_shard(kv: Kv, files: Files, directory: str, plan: Plan, effort: Effort) -> ShardEntry:
+    """Write the files of a shard, durably, and say what they are. Blocks; only point reads of the store.
+
+    GivenUp soon after the effort was given up.
+    """
     ordinals, rows, revisions = _collect(kv, plan)
     died = plan.died[ordinals - plan.start]
     floor = floor_of(died, plan.dead_share_max)
@@ -88,7 +91,7 @@ def build_shard(kv: Kv, files: Files, directory: str, plan: Plan) -> ShardEntry:
     graph_file = rows_file = None
     if len(rows):
         rows_file = _write_rows(files, directory, f"{plan.name}.rows", rows, ordinals)
-        graph_file = _write_graph(files, directory, f"{plan.name}.hnsw", plan, rows, ordinals)
+        graph_file = _write_graph(files, directory, f"{plan.name}.hnsw", plan, rows, ordinals, effort)
         files.sync_directory(directory)
     return ShardEntry(
         partition=plan.partition,
@@ -172,10 +175,16 @@ def _write_rows(files: Files, directory: str, name: str, rows: Matrix, ordinals:
 
 
 def _write_graph(
-    files: Files, directory: str, name: str, plan: Plan, rows: Matrix, ordinals: NDArray[np.uint32]
+    files: Files,
+    directory: str,
+    name: str,
+    plan: Plan,
+    rows: Matrix,
+    ordinals: NDArray[np.uint32],
+    effort: Effort,
 ) -> ShardFile:
     temporary = f"{directory}/{name}.tmp"
-    Graph.build(plan.space.metric, rows, ordinals, plan.parameters).save(temporary)
+    Graph.build(plan.space.metric, rows, ordinals, plan.parameters, effort).save(temporary)
     file = files.open(temporary, write=True)
     try:
         file.sync()
