@@ -165,7 +165,7 @@ class Sealer:
         self._blocks.drop(place.partition, place.space, place.range)
 
     async def _beside(self, call: Callable[[], T], effort: Effort) -> T:
-        """A call in a worker that ends before this task does, also one that is cancelled: the store may be closed next."""
+        """A call in a worker. It ends before this task does, cancelled or not: the store may be closed next."""
         running = asyncio.ensure_future(self._workers.run(call))
         try:
             return await asyncio.shield(running)
