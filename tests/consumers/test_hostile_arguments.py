@@ -154,8 +154,8 @@ def test_a_path_may_be_long_and_of_any_characters(tmp_path: Path) -> None:
     longest = "/".join(["n" * NAME_BYTES_MAX] * (PATH_BYTES_MAX // (NAME_BYTES_MAX + 1)))
     assert checked_path(longest, "directory") == longest
     with Store.open(tmp_path / "a b\n‮é") as store:
-        store.write(BATCH)
-        assert store.get("key:tea", space="notes").atoms[0].value == {"title": "Tea"}
+        written = store.write(BATCH).receipt
+        assert store.get("key:tea", space="notes", at_least=written).atoms[0].value == {"title": "Tea"}
 
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Settings)])

@@ -68,8 +68,9 @@ def many_flaws(store: Store, folder: Path) -> int:
 
 def long_text(store: Store, folder: Path) -> int:
     text = "字" * (8 * MIB // 3)
-    (made,) = store.write(batch("long", note(text))).results
-    assert store.get(made.atom, timeout_s=60).atoms[0].value["text"] == text
+    written = store.write(batch("long", note(text)))
+    (made,) = written.results
+    assert store.get(made.atom, at_least=written.receipt, timeout_s=60).atoms[0].value["text"] == text
     return 8 * MIB
 
 

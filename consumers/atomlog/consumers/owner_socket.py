@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from atomlog.kernel import jsontext
 from atomlog.kernel.bounds import REQUEST_BYTES_MAX
-from atomlog.kernel.errors import AtomlogError, fail, from_dict
+from atomlog.kernel.errors import CODES, AtomlogError, fail, from_dict
 from atomlog.kernel.forking import forget, keep_from_children
 
 NAME: Final = "owner.sock"
@@ -216,6 +216,8 @@ class OwnerConnection:
             return
         if message["ok"]:
             answer.set_result(message["result"])
+        elif message["error"]["code"] not in CODES:
+            raise ValueError(f"an error of the unknown code {message['error']['code']!r:.100}")
         else:
             answer.set_exception(from_dict(message["error"]))
 

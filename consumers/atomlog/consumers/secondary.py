@@ -177,7 +177,14 @@ class SecondaryView:
                 await self._open_next()
 
     async def _open_next(self) -> None:
-        former, self._next = self._next, await open_beside(self._context, self._directory, self._kind)
+        """What is open goes on to serve while there is none, as when the directory was removed and is made again."""
+        try:
+            opened_next = await open_beside(self._context, self._directory, self._kind)
+        except AtomlogError as error:
+            if error.code != "STORE_LOCKED":
+                raise
+            return
+        former, self._next = self._next, opened_next
         if former is not None:
             await former.close(self._context.workers, self._directory)
 

@@ -98,7 +98,7 @@ def test_a_space_or_a_shard_size_it_was_not_built_for_asks_for_a_rebuild(tmp_pat
     world.log.batch("test", [create("a")])
     world.apply()
     for changed in ({"spaces": [*world.spaces, space_of("l2")]}, {"spaces": world.spaces, "shard_rows": 7}):
-        with pytest.raises(FatalError, match="rebuild it"):
+        with pytest.raises(FatalError, match=r"put the right store\.json back, or rebuild vectors"):
             World(directory=tmp_path, kv=world.kv, **changed)
     assert World(directory=tmp_path, kv=world.kv, spaces=[]).vectors.rows(0) == 1
 
