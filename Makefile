@@ -8,6 +8,7 @@ BUILD_STAMP := $(VENV)/.build-tools
 LOCK_VENV := .venv-lock
 PIP := $(BIN)/python -m pip --disable-pip-version-check --require-virtualenv
 PIP_INSTALL := $(PIP) install --quiet --require-hashes
+PYTEST := $(BIN)/pytest -q -rfEs
 PYTEST_WORKERS ?= 2
 PYTEST_ARGS ?=
 BENCH_STAMP := $(VENV)/.bench
@@ -30,7 +31,7 @@ check: $(STAMP) ## lint, format, strict types, import contracts, docs checks
 	$(BIN)/pytest -q tests/house/test_docs.py tests/house/test_imports.py tests/house/test_layout.py
 
 test: $(STAMP) ## every test (PYTEST_ARGS='-k name' to choose, PYTEST_WORKERS=n)
-	$(BIN)/pytest -q -n $(PYTEST_WORKERS) --dist loadgroup $(PYTEST_ARGS)
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 fuzz: $(STAMP) ## each decoder FUZZ_SECONDS=60 long, from a new seed; what it finds goes to tests/fuzz/corpus (FUZZ='name …')
 	$(BIN)/python -m tests.fuzz --seconds $(or $(FUZZ_SECONDS),60) $(if $(FUZZ_SEED),--seed $(FUZZ_SEED)) $(FUZZ)
@@ -42,10 +43,10 @@ soak-simulation: $(STAMP) ## simulations from a new seed on, SECONDS=600 long; p
 	$(BIN)/python -m tests.simulation --soak $(or $(SECONDS),600)
 
 soak-statemachine: $(STAMP) ## the state machine, ten times as long, from seed FIRST=1000 on; prints the seeds
-	ATOMLOG_STATEMACHINE=10 ATOMLOG_STATEMACHINE_SEED=$(or $(FIRST),1000) $(BIN)/pytest -q -s -n $(PYTEST_WORKERS) tests/statemachine
+	ATOMLOG_STATEMACHINE=10 ATOMLOG_STATEMACHINE_SEED=$(or $(FIRST),1000) $(PYTEST) -rfEsP -n $(PYTEST_WORKERS) tests/statemachine
 
 soak-processes: $(STAMP) ## kills KILLS=500, power cuts CUTS=20; prints the seeds
-	ATOMLOG_TEST_KILLS=$(or $(KILLS),500) ATOMLOG_TEST_CUTS=$(or $(CUTS),20) $(BIN)/pytest -q -s \
+	ATOMLOG_TEST_KILLS=$(or $(KILLS),500) ATOMLOG_TEST_CUTS=$(or $(CUTS),20) $(PYTEST) -s \
 		tests/processes/test_kills.py tests/processes/test_power.py
 
 soak-corruption: $(STAMP) ## damaged files, SCALE=20 times as many as CI tries, from a new SEED that it prints

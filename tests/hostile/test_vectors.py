@@ -62,11 +62,9 @@ def test_one_bad_vector_in_a_batch_of_a_hundred_is_refused_before_it_is_acknowle
     assert refusal(lambda: store.get(f"key:{name} 0", space=SPACE)).code == "NOT_FOUND"
 
 
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", [name for name in BAD if name != "null"])  # which is the same as no vector
 def test_a_bad_vector_is_refused_as_a_query_too(store: Store, name: str) -> None:
     space, numbers, _ = BAD[name]
-    if numbers is None:
-        return  # the same as no vector
     error = refusal(lambda: store.recall(vectors={space: numbers}, space=SPACE))
     assert error.code == "INVALID_INPUT"
     assert paths(error)[0].startswith("selector.vectors") or paths(error)[0].startswith("vector"), error.details
@@ -103,7 +101,8 @@ def test_more_is_asked_for_than_is_left_after_deletes_and_all_that_is_left_comes
     Store.init(folder, vector_spaces=[PLANE], shard_rows=SHARD_ROWS)
     with Store.open(folder) as store:
         made = write(store, *(at(n, 0, key=f"p{n}") for n in range(300)))
-        recalled(store, vectors={PLANE: [0, 0]}, limit=1)
+        while len(shards(tmp_path / "s")) < 2 * (300 // SHARD_ROWS):  # a graph and its rows each
+            recalled(store, vectors={PLANE: [0, 0]}, limit=1)
         alive = set(random.Random(1).sample(range(300), 7))
         gone = [n for n in range(300) if n not in alive]
         write(store, *({"op": "retire", "atom": f"key:p{n}", "expected": made[n]["revision"]} for n in gone))

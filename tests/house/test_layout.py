@@ -1,6 +1,9 @@
 """The tree is as CONTRIBUTING says: four source roots of one namespace, a README in each top-level folder."""
 
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -45,9 +48,29 @@ def test_every_top_level_folder_has_a_readme(folder: str) -> None:
     assert (ROOT / folder / "README.md").read_text(encoding="utf-8").startswith("# ")
 
 
+@pytest.mark.parametrize("folder", SOURCE_ROOTS)
+def test_every_module_is_named_in_the_readme_of_its_source_root(folder: str) -> None:
+    """What a README does not name, a newcomer does not find on the way through the folder."""
+    text = (ROOT / folder / "README.md").read_text(encoding="utf-8")
+    named = {word for code in re.findall(r"`([^`\n]+)`", text) for word in re.findall(r"\w+", code)}
+    modules = {path.stem for path in python_files(folder) if not path.stem.startswith("__")}
+    assert not modules - named
+
+
 @pytest.mark.parametrize("name", PROMISED)
 def test_a_promised_file_exists(name: str) -> None:
     assert (ROOT / name).is_file()
+
+
+def test_what_is_skipped_is_said_with_its_reason(tmp_path: Path) -> None:
+    """By `make test`, as the README promises: else nobody sees that no power was cut."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    (flags,) = re.findall(r"^PYTEST := \$\(BIN\)/pytest (.+)$", makefile, re.MULTILINE)
+    (tmp_path / "test_it.py").write_text("import pytest\n\ndef test_it():\n    pytest.skip('NOT TESTED: no disk')\n")
+    command = [sys.executable, "-m", "pytest", *flags.split(), "-n", "1", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "NOT TESTED: no disk" in done.stdout
+    assert "\t$(PYTEST) -n $(PYTEST_WORKERS)" in makefile.partition("\ntest:")[2].partition("\n\n")[0]
 
 
 def test_every_path_named_in_the_readme_exists() -> None:

@@ -77,7 +77,7 @@ def _note(result: Result) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits that matter: 12,345 → 12,300; 0.01234 → 0.0123."""
+    """Three digits that matter, and every whole one: 12,345.6 → 12,346; 0.01234 → 0.0123."""
     if value == 0:
         return "0"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
