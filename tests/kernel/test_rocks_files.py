@@ -1,13 +1,16 @@
 """What RocksDB would hang on, or take for another state, is refused before it opens."""
 
 import shutil
+import struct
 from pathlib import Path
 from typing import Final
 
+import crc32c
 import pytest
 
 from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.rocks import RocksKv, open_primary, open_secondary
+from atomlog.kernel.rocks_files import check_database, identity_of, tables_of
 
 CACHE_BYTES: Final = 1024 * 1024
 ALL: Final = {b"a": b"1", b"b": b"1", b"c": b"1", b"place": b"2"}
@@ -175,6 +178,44 @@ def test_a_log_of_another_database_is_refused(database: Path, tmp_path: Path) ->
     shutil.copy(foreign, log)
     other.close()
     assert f"{log}, byte 0: a batch of another database" in refused(database).message
+
+
+DAMAGE: Final = b"\xff" * 20
+
+
+def frame(kind: int, payload: bytes) -> bytes:
+    crc = crc32c.crc32c(bytes((kind,)) + payload)
+    return struct.pack("<IHB", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF, len(payload), kind) + payload
+
+
+def the_log(database: Path) -> Path:
+    (found,) = (path for path in database.glob("*.log") if path.stat().st_size)
+    return found
+
+
+def test_an_edit_that_may_be_ignored_is_passed_over(database: Path) -> None:
+    tag = 1 << 13 | 1 << 12
+    with manifest(database).open("ab") as file:
+        file.write(frame(1, bytes((tag & 0x7F | 0x80, tag >> 7)) + b"\x02hi"))
+    assert tables_of(str(database))
+    assert opened(database) == ALL
+
+
+@pytest.mark.parametrize("where", ["an edit", "a frame of MANIFEST", "a frame of a log"])
+def test_what_a_newer_rocksdb_has_written_is_left_to_rocksdb_and_nothing_behind_it_is_looked_at(
+    directory: Path, database: Path, where: str
+) -> None:
+    newer = frame(1, b"\x7f\x01") if where == "an edit" else frame(130, b"new")
+    file = the_log(database) if where == "a frame of a log" else manifest(database)
+    identity = identity_of(str(directory))
+    whole = file.read_bytes()
+    file.write_bytes(whole + newer + DAMAGE)
+    check_database(str(database))
+    assert identity_of(str(database)) == identity
+    assert tables_of(str(database)) == (tables_of(str(directory)) if where == "a frame of a log" else ())
+    file.write_bytes(whole + newer[:-1] + bytes((newer[-1] ^ 1,)) + DAMAGE)  # it was not written so
+    with pytest.raises(AtomlogError, match=f"{file.name}, byte {len(whole)}"):
+        check_database(str(database))
 
 
 def test_a_damaged_block_is_told_by_scans_and_does_not_keep_the_database_open(database: Path) -> None:

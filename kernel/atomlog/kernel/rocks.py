@@ -127,9 +127,8 @@ class RocksKv:
 
     def write(self, puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes] = ()) -> None:
         batch = WriteBatch(raw_mode=True)
-        batch.put(
-            IDENTITY_KEY, self._identity
-        )  # first: a log that is put beside another database's tables is told by it
+        # First: a log that is put beside another database's tables is told by it.
+        batch.put(IDENTITY_KEY, self._identity)
         for key in deletes:
             batch.delete(key)
         put = batch.put

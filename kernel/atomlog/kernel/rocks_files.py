@@ -4,7 +4,8 @@ It hangs on some flipped bits in MANIFEST. It takes a MANIFEST that ends early, 
 and replays whatever write-ahead logs are there: batches that were in a log between the two are then missing, with the
 checkpoint after them. It replays the log of another database, too. So every frame is checked here, whose each batch is,
 and that the logs follow MANIFEST and each other by sequence number. An end that is torn is no damage: what follows it
-was never there.
+was never there. What is whole and not known here was written by a newer RocksDB: it is left to the RocksDB at hand to
+understand or to refuse it, and nothing behind it is looked at.
 
 Both kinds of file are blocks of 32 KiB with frames: masked CRC-32C u32 ‖ length u16 ‖ type u8 ‖ bytes, little-endian.
 """
@@ -43,12 +44,20 @@ _LOG_NUMBER, _LAST_SEQUENCE, _DELETED_FILE, _NEW_FILES, _IGNORABLE = 2, 4, 6, (7
 
 @dataclass(frozen=True, slots=True)
 class _Version:
-    """What MANIFEST says: the first write-ahead log that counts, the last change that is known, the tables' numbers."""
+    """What MANIFEST says: the first write-ahead log that counts, the last change that is known, the tables' numbers.
+
+    Not `is_known`: only what it says before an edit that is not known here.
+    """
 
     log_number: int
     last_sequence: int
     tables: frozenset[int]
     identity: bytes
+    is_known: bool
+
+
+class _Unknown(Exception):
+    """Something whole, its checksum right, that this program does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +80,8 @@ def check_database(path: str) -> None:
         return
     try:
         _check(path)
+    except _Unknown:
+        return
     except OSError as error:
         raise of_system(error, path) from error
 
@@ -84,9 +95,10 @@ def identity_of(path: str) -> bytes:
 
 
 def tables_of(path: str) -> Collection[int]:
-    """The numbers of the table files that MANIFEST names. CORRUPT as `check_database`."""
+    """The numbers of the table files that MANIFEST names; none where it is not known. CORRUPT as `check_database`."""
     try:
-        return _version(path).tables
+        version = _version(path)
+        return version.tables if version.is_known else ()
     except OSError as error:
         raise of_system(error, path) from error
 
@@ -105,6 +117,8 @@ def _check(path: str) -> None:
     spans = [(number, span) for number, name in _logs(path) if (span := _span(f"{path}/{name}"))]
     # 2. MANIFEST, every frame of it.
     version = _version(path)
+    if not version.is_known:
+        return
     # 3. Each log that counts begins where the one before, or MANIFEST, ended; or earlier: changes are there twice.
     reached = version.last_sequence + 1
     for number, span in spans:
@@ -134,6 +148,7 @@ def _version(path: str) -> _Version:
     log_number = last_sequence = 0
     tables: set[int] = set()
     identity = b""
+    is_known = True
     try:
         for offset, payload in _records(manifest):
             for tag, numbers, text in _edit(manifest, offset, payload):
@@ -147,11 +162,13 @@ def _version(path: str) -> _Version:
                     tables.discard(numbers[1])
                 elif tag in _NEW_FILES:
                     tables.add(numbers[1])
+    except _Unknown:
+        is_known = False
     except FileNotFoundError:
         if _read(f"{path}/CURRENT") != current:
             return _version(path)  # its writer began a new one
         raise damaged(manifest, "it is missing, and CURRENT names it") from None
-    return _Version(log_number, last_sequence, frozenset(tables), identity)
+    return _Version(log_number, last_sequence, frozenset(tables), identity, is_known)
 
 
 def _edit(path: str, offset: int, payload: bytes) -> Iterator[tuple[int, Sequence[int], bytes]]:
@@ -161,7 +178,7 @@ def _edit(path: str, offset: int, payload: bytes) -> Iterator[tuple[int, Sequenc
         tag = fields.varint()
         shape = "s" if tag & _IGNORABLE else _EDIT_FIELDS.get(tag)
         if shape is None:
-            _refuse(path, offset, f"an edit with the unknown tag {tag}")
+            raise _Unknown
         numbers, text = [], b""
         for kind in shape:
             if kind == "v":
@@ -263,13 +280,16 @@ def _frames(path: str) -> Iterator[tuple[int, int, bytes]]:
                     break
                 crc, length, kind = _FRAME.unpack_from(block, at)
                 end = at + _FRAME.size + length
+                is_right = end <= len(block) and _masked(crc32c.crc32c(block[at + _CRC_BYTES_FROM : end])) == crc
                 if not _FULL <= kind <= _LAST:
+                    if is_right:
+                        raise _Unknown
                     _refuse(path, start + at, f"a frame of the unknown type {kind}")
                 if end > BLOCK_BYTES or (end > len(block) and start + len(block) < size):
                     _refuse(path, start + at, "a frame that goes beyond its block")
                 if start + end > size:
                     return  # torn
-                if _masked(crc32c.crc32c(block[at + _CRC_BYTES_FROM : end])) != crc:
+                if not is_right:
                     if start + end == size:
                         return  # torn, or the last one is damaged: RocksDB says which
                     _refuse(path, start + at, "a frame that is not what was written")
