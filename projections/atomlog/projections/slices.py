@@ -14,14 +14,12 @@ from atomlog.schemas.revision import (
     FROM_OPEN,
     HAS_VALID_TIME,
     INCLUDE,
-    NO_INPUTS,
+    NO_INPUTS_BYTES,
     RECORDED_AT,
     RETIRED,
     VALID_FROM,
     ZERO16,
-    Clear,
     decode_clear,
-    encode_clear,
     time_of,
 )
 from atomlog.schemas.varint import WireError, read_bytes, read_count
@@ -116,7 +114,7 @@ def membership_slots(schema: bytes, slots: Sequence[SlotParts]) -> Sequence[tupl
 def mentioned(revision: bytes, parts: RevisionParts) -> Iterable[bytes]:
     """The same atom ids in the same order as the kernel's `mentions`."""
     _, _, slots, _, inputs_at = parts
-    if not revision.startswith(_NO_INPUTS_BYTES, inputs_at):
+    if not revision.startswith(NO_INPUTS_BYTES, inputs_at):
         return mentions(revision, decode_clear(revision)[0])
     return [revision[ATOM], *[target for _, target, _ in slots]]
 
@@ -142,21 +140,3 @@ def _sized(buf: bytes, at: int, field: str) -> tuple[bytes, int]:
     if stop > len(buf):
         raise WireError(f"{field}: {size >> 1} bytes do not fit into the {len(buf) - at} left at byte {at}")
     return buf[at:stop], stop
-
-
-def _encoded_no_inputs() -> bytes:
-    clear = Clear(
-        atom_id=bytes(16),
-        revision_id=bytes(16),
-        previous=None,
-        key_id=None,
-        recorded_at_us=0,
-        retired=False,
-        schema="",
-        policy="",
-        inputs=NO_INPUTS,
-    )
-    return encode_clear(clear)[FIXED_BYTES + 3 :]
-
-
-_NO_INPUTS_BYTES: Final = _encoded_no_inputs()

@@ -6,8 +6,8 @@ from typing import Final
 
 from atomlog.schemas.varint import (
     WireError,
+    read_array,
     read_bytes,
-    read_count,
     read_fixed,
     read_long,
     read_text,
@@ -60,7 +60,6 @@ Rest = tuple[tuple[Origin, ...], Provenance, tuple[SuppliedVector, ...]]
 """Everything of a content but its value."""
 
 REST_KEPT_BYTES: Final = 48  # shorter than any origin
-NULL_VALUE: Final = b"null"
 
 
 def encode_content(content: Content) -> bytes:
@@ -118,41 +117,32 @@ def _kept_rest(rest: bytes) -> Rest:
 
 
 def _decode_rest(buf: bytes, at: int) -> Rest:
-    origins: list[Origin] = []
-    receipts: list[bytes] = []
-    vectors: list[SuppliedVector] = []
-    while True:
-        count, at = read_count(buf, at, 66, "origins")
-        if count == 0:
-            break
-        for _ in range(count):
-            ids, at = read_fixed(buf, at, 32, "origins")
-            start, at = read_long(buf, at, "origins.start")
-            end, at = read_long(buf, at, "origins.end")
-            digest, at = read_fixed(buf, at, 32, "origins.sha256")
-            origins.append(Origin(source=ids[:16], revision=ids[16:], start=start, end=end, sha256=digest))
+    origins, at = read_array(buf, at, 66, "origins", _decode_origin)
     kind, at = read_text(buf, at, "provenance.kind")
     activity, at = read_text(buf, at, "provenance.activity")
-    while True:
-        count, at = read_count(buf, at, 16, "provenance.receipts")
-        if count == 0:
-            break
-        for _ in range(count):
-            receipt, at = read_fixed(buf, at, 16, "provenance.receipts")
-            receipts.append(receipt)
+    receipts, at = read_array(buf, at, 16, "provenance.receipts", _decode_receipt)
     model, at = read_text(buf, at, "provenance.model")
     prompt_digest, at = read_text(buf, at, "provenance.prompt_digest")
-    while True:
-        count, at = read_count(buf, at, 2, "vectors")
-        if count == 0:
-            break
-        for _ in range(count):
-            space, at = read_text(buf, at, "vectors.space")
-            data, at = read_bytes(buf, at, "vectors.data")
-            vectors.append(SuppliedVector(space=space, data=data))
+    vectors, at = read_array(buf, at, 2, "vectors", _decode_vector)
     if at != len(buf):
         raise WireError(f"content: {len(buf) - at} bytes too many after byte {at}")
-    provenance = Provenance(
-        kind=kind, activity=activity, receipts=tuple(receipts), model=model, prompt_digest=prompt_digest
-    )
-    return tuple(origins), provenance, tuple(vectors)
+    provenance = Provenance(kind=kind, activity=activity, receipts=receipts, model=model, prompt_digest=prompt_digest)
+    return origins, provenance, vectors
+
+
+def _decode_origin(buf: bytes, at: int) -> tuple[Origin, int]:
+    ids, at = read_fixed(buf, at, 32, "origins")
+    start, at = read_long(buf, at, "origins.start")
+    end, at = read_long(buf, at, "origins.end")
+    digest, at = read_fixed(buf, at, 32, "origins.sha256")
+    return Origin(source=ids[:16], revision=ids[16:], start=start, end=end, sha256=digest), at
+
+
+def _decode_receipt(buf: bytes, at: int) -> tuple[bytes, int]:
+    return read_fixed(buf, at, 16, "provenance.receipts")
+
+
+def _decode_vector(buf: bytes, at: int) -> tuple[SuppliedVector, int]:
+    space, at = read_text(buf, at, "vectors.space")
+    data, at = read_bytes(buf, at, "vectors.data")
+    return SuppliedVector(space=space, data=data), at

@@ -12,9 +12,9 @@ from typing import Final
 from atomlog.schemas.quick import quick
 from atomlog.schemas.varint import (
     WireError,
+    read_array,
     read_bool,
     read_bytes,
-    read_count,
     read_fixed,
     read_int,
     read_long,
@@ -168,7 +168,7 @@ def encode_clear(clear: Clear) -> bytes:
             write_text(clear.schema),
             write_text(clear.policy),
             write_array([_encode_slot(slot) for slot in clear.slots]),
-            _NO_INPUTS_BYTES if clear.inputs is NO_INPUTS else _encode_inputs(clear.inputs),
+            NO_INPUTS_BYTES if clear.inputs is NO_INPUTS else _encode_inputs(clear.inputs),
         )
     )
 
@@ -204,7 +204,7 @@ def decode_clear(revision: bytes) -> tuple[Clear, int]:
     else:
         schema, at = read_text(revision, FIXED_BYTES, "schema")
         policy, at = read_text(revision, at, "policy")
-        slots, at = _decode_slots(revision, at)
+        slots, at = read_array(revision, at, 35, "slots", _decode_slot)
         inputs, at = _decode_inputs(revision, at)
     previous, key = revision[PREVIOUS], revision[KEY]
     clear = Clear(
@@ -256,29 +256,22 @@ def _encode_slot(slot: Slot) -> bytes:
     return b"".join((write_text(slot.role), ids, bytes((flags,)), write_bytes(slot.order_key)))
 
 
-def _decode_slots(buf: bytes, at: int) -> tuple[tuple[Slot, ...], int]:
-    slots: list[Slot] = []
-    while True:
-        count, at = read_count(buf, at, 35, "slots")
-        if count == 0:
-            return tuple(slots), at
-        for _ in range(count):
-            role, at = read_text(buf, at, "slots.role")
-            fixed, at = read_fixed(buf, at, 33, "slots")
-            order_key, at = read_bytes(buf, at, "slots.order_key")
-            pinned, flags = fixed[16:32], fixed[32]
-            if flags > 3:
-                raise WireError(f"slots.flags: {flags} before byte {at}")
-            slots.append(
-                Slot(
-                    role=role,
-                    target=fixed[:16],
-                    at=None if pinned == ZERO16 else pinned,
-                    include=bool(flags & INCLUDE),
-                    required=bool(flags & REQUIRED),
-                    order_key=order_key,
-                )
-            )
+def _decode_slot(buf: bytes, at: int) -> tuple[Slot, int]:
+    role, at = read_text(buf, at, "slots.role")
+    fixed, at = read_fixed(buf, at, 33, "slots")
+    order_key, at = read_bytes(buf, at, "slots.order_key")
+    pinned, flags = fixed[16:32], fixed[32]
+    if flags > 3:
+        raise WireError(f"slots.flags: {flags} before byte {at}")
+    slot = Slot(
+        role=role,
+        target=fixed[:16],
+        at=None if pinned == ZERO16 else pinned,
+        include=bool(flags & INCLUDE),
+        required=bool(flags & REQUIRED),
+        order_key=order_key,
+    )
+    return slot, at
 
 
 def _encode_observed(observed: Sequence[tuple[int, int]]) -> bytes:
@@ -286,15 +279,13 @@ def _encode_observed(observed: Sequence[tuple[int, int]]) -> bytes:
 
 
 def _decode_observed(buf: bytes, at: int) -> tuple[tuple[tuple[int, int], ...], int]:
-    observed: list[tuple[int, int]] = []
-    while True:
-        count, at = read_count(buf, at, 2, "inputs.observed")
-        if count == 0:
-            return tuple(observed), at
-        for _ in range(count):
-            partition, at = read_int(buf, at, "inputs.observed.partition")
-            position, at = read_long(buf, at, "inputs.observed.position")
-            observed.append((partition, position))
+    return read_array(buf, at, 2, "inputs.observed", _decode_place)
+
+
+def _decode_place(buf: bytes, at: int) -> tuple[tuple[int, int], int]:
+    partition, at = read_int(buf, at, "inputs.observed.partition")
+    position, at = read_long(buf, at, "inputs.observed.position")
+    return (partition, position), at
 
 
 def _encode_inputs(inputs: Inputs) -> bytes:
@@ -320,60 +311,49 @@ def _encode_inputs(inputs: Inputs) -> bytes:
     )
 
 
-_NO_INPUTS_BYTES: Final = _encode_inputs(NO_INPUTS)
-_NO_SLOTS_NO_INPUTS: Final = write_array([]) + _NO_INPUTS_BYTES
+NO_INPUTS_BYTES: Final = _encode_inputs(NO_INPUTS)
+_NO_SLOTS_NO_INPUTS: Final = write_array([]) + NO_INPUTS_BYTES
 
 
 def _decode_inputs(buf: bytes, at: int) -> tuple[Inputs, int]:
-    if buf.startswith(_NO_INPUTS_BYTES, at):
-        return NO_INPUTS, at + len(_NO_INPUTS_BYTES)
-    versions: list[ReadVersion] = []
-    ranges: list[ReadRange] = []
-    scopes: list[ReadScope] = []
-    encoders: list[str] = []
-    while True:
-        count, at = read_count(buf, at, 32, "inputs.versions")
-        if count == 0:
-            break
-        for _ in range(count):
-            pair, at = read_fixed(buf, at, 32, "inputs.versions")
-            versions.append(ReadVersion(atom=pair[:16], revision=pair[16:]))
-    while True:
-        count, at = read_count(buf, at, 19, "inputs.ranges")
-        if count == 0:
-            break
-        for _ in range(count):
-            role, at = read_text(buf, at, "inputs.ranges.role")
-            target, at = read_fixed(buf, at, 16, "inputs.ranges.target")
-            observed, at = _decode_observed(buf, at)
-            complete, at = read_bool(buf, at, "inputs.ranges.complete")
-            ranges.append(ReadRange(role=role, target=target, observed=observed, complete=complete))
-    while True:
-        count, at = read_count(buf, at, 34, "inputs.scopes")
-        if count == 0:
-            break
-        for _ in range(count):
-            digest, at = read_fixed(buf, at, 32, "inputs.scopes.selector_digest")
-            observed, at = _decode_observed(buf, at)
-            empty, at = read_bool(buf, at, "inputs.scopes.empty")
-            scopes.append(ReadScope(selector_digest=digest, observed=observed, empty=empty))
-    while True:
-        count, at = read_count(buf, at, 1, "inputs.encoders")
-        if count == 0:
-            break
-        for _ in range(count):
-            encoder, at = read_text(buf, at, "inputs.encoders")
-            encoders.append(encoder)
+    if buf.startswith(NO_INPUTS_BYTES, at):
+        return NO_INPUTS, at + len(NO_INPUTS_BYTES)
+    versions, at = read_array(buf, at, 32, "inputs.versions", _decode_version)
+    ranges, at = read_array(buf, at, 19, "inputs.ranges", _decode_range)
+    scopes, at = read_array(buf, at, 34, "inputs.scopes", _decode_scope)
+    encoders, at = read_array(buf, at, 1, "inputs.encoders", _decode_encoder)
     generation, at = read_long(buf, at, "inputs.grant_generation")
     generator, at = read_text(buf, at, "inputs.generator")
-    return (
-        Inputs(
-            versions=tuple(versions),
-            ranges=tuple(ranges),
-            scopes=tuple(scopes),
-            encoders=tuple(encoders),
-            grant_generation=generation,
-            generator=generator,
-        ),
-        at,
+    inputs = Inputs(
+        versions=versions,
+        ranges=ranges,
+        scopes=scopes,
+        encoders=encoders,
+        grant_generation=generation,
+        generator=generator,
     )
+    return inputs, at
+
+
+def _decode_version(buf: bytes, at: int) -> tuple[ReadVersion, int]:
+    pair, at = read_fixed(buf, at, 32, "inputs.versions")
+    return ReadVersion(atom=pair[:16], revision=pair[16:]), at
+
+
+def _decode_range(buf: bytes, at: int) -> tuple[ReadRange, int]:
+    role, at = read_text(buf, at, "inputs.ranges.role")
+    target, at = read_fixed(buf, at, 16, "inputs.ranges.target")
+    observed, at = _decode_observed(buf, at)
+    complete, at = read_bool(buf, at, "inputs.ranges.complete")
+    return ReadRange(role=role, target=target, observed=observed, complete=complete), at
+
+
+def _decode_scope(buf: bytes, at: int) -> tuple[ReadScope, int]:
+    digest, at = read_fixed(buf, at, 32, "inputs.scopes.selector_digest")
+    observed, at = _decode_observed(buf, at)
+    empty, at = read_bool(buf, at, "inputs.scopes.empty")
+    return ReadScope(selector_digest=digest, observed=observed, empty=empty), at
+
+
+def _decode_encoder(buf: bytes, at: int) -> tuple[str, int]:
+    return read_text(buf, at, "inputs.encoders")

@@ -4,7 +4,10 @@ Every decoder of this package goes through these few functions, so that a length
 number or a count that could not fit into the bytes left is found here, before anything is allocated.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 
 class WireError(ValueError):
@@ -127,3 +130,17 @@ def read_count(buf: bytes, at: int, item_bytes_min: int, field: str) -> tuple[in
     if count < 0 or count * item_bytes_min > len(buf) - at:
         raise WireError(f"{field}: {count} items do not fit into the {len(buf) - at} bytes left at byte {at}")
     return count, at
+
+
+def read_array(
+    buf: bytes, at: int, item_bytes_min: int, field: str, read_item: Callable[[bytes, int], tuple[T, int]]
+) -> tuple[tuple[T, ...], int]:
+    """The items of every block of an array, and the offset after its closing zero. `read_item`: as a reader here."""
+    items: list[T] = []
+    while True:
+        count, at = read_count(buf, at, item_bytes_min, field)
+        if count == 0:
+            return tuple(items), at
+        for _ in range(count):
+            item, at = read_item(buf, at)
+            items.append(item)
