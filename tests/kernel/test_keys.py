@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atomlog.kernel import key_allocator
 from atomlog.kernel import keys as keys_module
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.keys import KeyAllocator, KeyRing
+from atomlog.kernel.key_allocator import KeyAllocator
+from atomlog.kernel.keys import KeyRing
 from atomlog.kernel.keystore import MemoryKeyStore, SqliteKeyStore
 from atomlog.kernel.ports import KeyPage, KeyStore
 from atomlog.kernel.sealing import unwrap_page
@@ -175,8 +177,8 @@ def test_cached_pages_are_bounded_and_the_oldest_goes_first(monkeypatch: pytest.
 
 
 def test_a_maker_keeps_few_of_its_pages_and_reads_an_older_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys_module, "_MADE_CACHED_MAX", 2)
-    monkeypatch.setattr(keys_module, "_REFILL_PAGES_MAX", 1)
+    monkeypatch.setattr(key_allocator, "_MADE_CACHED_MAX", 2)
+    monkeypatch.setattr(key_allocator, "_REFILL_PAGES_MAX", 1)
     ring = ring_of(MemoryKeyStore())
     taken = asyncio.run(some_keys(ring, 256 * 6))
     (oldest, key), (newest, _) = taken[0], taken[-1]
@@ -543,7 +545,7 @@ def test_a_page_to_destroy_that_is_missing_is_corrupt() -> None:
 
 
 def test_a_destruction_that_was_cut_short_is_completed_by_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keys_module, "_DESTROY_CHUNK", 1)
+    monkeypatch.setattr(key_allocator, "_DESTROY_CHUNK", 1)
     inner = MemoryKeyStore()
     taken = [key_id for key_id, _ in asyncio.run(some_keys(ring_of(inner), 600))]
     used = used_by(*taken[:2])

@@ -10,7 +10,7 @@ from atomlog.kernel import model
 from atomlog.kernel.committer import Committer
 from atomlog.kernel.heads import HeadView
 from atomlog.kernel.inflight import Group
-from atomlog.kernel.keys import KeyAllocator
+from atomlog.kernel.key_allocator import KeyAllocator
 from atomlog.kernel.log.writer import Syncer
 from atomlog.kernel.owner import Owner
 from atomlog.projections.base import KvProjection

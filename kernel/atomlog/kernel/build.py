@@ -15,7 +15,8 @@ from atomlog.kernel.content import seal_blob, seal_content
 from atomlog.kernel.effects import BatchEffects, Encoded, effects_of
 from atomlog.kernel.errors import fail
 from atomlog.kernel.findings import detail
-from atomlog.kernel.keys import KeyAllocator, KeyRing
+from atomlog.kernel.key_allocator import KeyAllocator
+from atomlog.kernel.keys import KeyRing
 from atomlog.kernel.plan import PlannedRevision, Prepared
 from atomlog.kernel.ports import Randomness
 from atomlog.kernel.sealing import NONCE_BYTES

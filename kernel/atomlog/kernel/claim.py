@@ -7,9 +7,9 @@ from typing import Any, Final
 from atomlog.kernel.committer import Committer
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.following import Following
-from atomlog.kernel.heads import HeadView, Place
+from atomlog.kernel.heads import HeadView
 from atomlog.kernel.inflight import RETRY_MS, Group, Unread
-from atomlog.kernel.keys import KeyAllocator
+from atomlog.kernel.key_allocator import KeyAllocator
 from atomlog.kernel.tail import EffectiveRecord
 from atomlog.kernel.world import Term, World
 from atomlog.schemas import codec
@@ -90,7 +90,11 @@ class Claimer:
             self._won.exception()  # perhaps nobody waits
 
     def not_owner(self) -> AtomlogError:
-        return not_owner(self._partition, self._settled.place(self._partition))
+        """NOT_OWNER naming who claimed last."""
+        claim = self._settled.place(self._partition).claim
+        details = [{"partition": self._partition, **claim}]
+        message = f"partition {self._partition} is owned by another process"
+        return fail("NOT_OWNER", message, details=details, retry_after_ms=RETRY_MS)
 
     def _holds(self) -> bool:
         """Whether the term that this owner writes in is still the last one of the log."""
@@ -174,10 +178,3 @@ class Claimer:
         await self._following.until(lambda: group.left == 0 or not self._holds())
         if group.left:
             raise self.not_owner()
-
-
-def not_owner(partition: int, place: Place) -> AtomlogError:
-    """NOT_OWNER naming who claimed last."""
-    message = f"partition {partition} is owned by another process"
-    details = [{"partition": partition, **place.claim}]
-    return fail("NOT_OWNER", message, details=details, retry_after_ms=RETRY_MS)

@@ -15,7 +15,7 @@ from atomlog.kernel.decide import decide
 from atomlog.kernel.effects import PENDING
 from atomlog.kernel.heads import Accepted, HeadView
 from atomlog.kernel.inflight import Appended, Ask, Group, Unread
-from atomlog.kernel.keys import KeyAllocator
+from atomlog.kernel.key_allocator import KeyAllocator
 from atomlog.kernel.plan import Decision, Duplicate, Plan, Prepared, Refused
 from atomlog.kernel.prepare import DigestKeys
 from atomlog.kernel.results import write_result

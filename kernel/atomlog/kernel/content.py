@@ -5,7 +5,6 @@ layouts are in docs/formats.md.
 """
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -131,10 +130,6 @@ class ContentOpener:
         except ValueError as error:  # SealBroken, WireError, and what is no JSON, no reference, no UTF-8
             raise _corrupt(revision, str(error)) from None
         return opened
-
-    async def open_many(self, revisions: Sequence[bytes]) -> list[Opened | Sealed]:
-        """Each as `open` returns it, in order; the first that cannot be opened raises."""
-        return [await self.open(revision) for revision in revisions]
 
     async def _text(self, clear: Clear, blob: BlobRef, key: bytes | None) -> str:
         """The text of a blob, verified against its address, its seal, its size and its digest."""

@@ -20,7 +20,7 @@ from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.following import Following
 from atomlog.kernel.heads import HeadView, Place
 from atomlog.kernel.inflight import RETRY_MS, Ask, InHand, Owed, Scope, Unread
-from atomlog.kernel.keys import KeyAllocator
+from atomlog.kernel.key_allocator import KeyAllocator
 from atomlog.kernel.plan import Prepared, Refused
 from atomlog.kernel.prepare import DigestKeys, Preparer
 from atomlog.kernel.results import Digests, Stored

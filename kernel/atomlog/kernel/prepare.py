@@ -13,7 +13,8 @@ from atomlog.kernel.content import ContentOpener, Opened
 from atomlog.kernel.errors import AtomlogError, Detail, fail
 from atomlog.kernel.heads import HeadView
 from atomlog.kernel.ids import uuid7
-from atomlog.kernel.keys import KeyAllocator, KeyRing
+from atomlog.kernel.key_allocator import KeyAllocator
+from atomlog.kernel.keys import KeyRing
 from atomlog.kernel.plan import Assigned, Prepared
 from atomlog.kernel.ports import Clock, Log, Randomness, Receipts
 from atomlog.kernel.results import Digests, digests_of, read_effective

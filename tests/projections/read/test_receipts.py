@@ -13,10 +13,11 @@ from atomlog.kernel.blobs import MemoryBlobStore
 from atomlog.kernel.content import ContentOpener, seal_content
 from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.ids import format_id
-from atomlog.kernel.keys import KeyAllocator
+from atomlog.kernel.key_allocator import KeyAllocator
 from atomlog.kernel.keystore import MemoryKeyStore
 from atomlog.kernel.ports import KeyStore
 from atomlog.kernel.settings import Settings
+from atomlog.projections.read import reader
 from atomlog.projections.read.journal import BUFFERED_MAX, DAY_US, Journal, merge_inputs
 from atomlog.projections.read.receipts import from_dict, receipt_from_bytes, score_bits, score_of
 from atomlog.projections.read.selectors import (
@@ -215,6 +216,11 @@ def test_a_sealed_row_shows_no_value_and_stays_sealed_when_it_is_replayed(new_wo
         bare = new_world(logs=[log], content=without, shelf=world.shelf)
         await bare.follow("ids")
         sealed = await bare.read(ByIds(ids=(atom_id("a"),)))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reader, "gather", None)  # the general way is not gone
+            again = await bare.read(ByIds(ids=(atom_id("a"),)))
+        assert again.body() == sealed.body()
+        assert replace(again.receipt, receipt=sealed.receipt.receipt) == sealed.receipt
         row = sealed.to_dict()["atoms"][0]
         assert (row["value"], row["sealed"], row["kind"], row["origins"]) == (None, True, None, [])
         assert row["slots"][0]["resolved"] == format_id(log.head("a"))
@@ -302,6 +308,48 @@ def test_a_receipt_that_is_recorded_while_others_are_written_is_written_too(new_
             await asyncio.sleep(0)
         assert world.shelf.receipt(first.receipt) is not None
         assert world.shelf.receipt(second.receipt) is not None
+        await journal.close()
+
+    asyncio.run(run())
+
+
+class FullWorkers:
+    """Calls fail while `is_full`."""
+
+    is_full = True
+
+    async def run(self, call: Callable[[], Any]) -> Any:
+        if self.is_full:
+            raise OSError("No space left on device")
+        return call()
+
+
+def test_receipts_that_cannot_be_written_do_not_pile_up(new_world: NewWorld) -> None:
+    async def run() -> None:
+        world, workers = new_world(), FullWorkers()
+        filled(world)
+        await world.follow()
+        receipt = (await world.read(ByIds(ids=(atom_id("p"),)))).receipt
+        journal = Journal(
+            world.shelf,
+            clock=world.clock,
+            randomness=CountedRandomness("full"),
+            workers=workers,
+            settings=world.settings,
+        )
+        given = []
+        for _ in range(BUFFERED_MAX + 20):
+            one = replace(receipt, receipt=journal.new_id())
+            try:
+                await journal.record(one, b"{}")
+                given.append(one)
+            except OSError:
+                with pytest.raises(OSError, match="No space"):
+                    await journal.receipt(one.receipt)
+        assert len(given) == BUFFERED_MAX - 1, "a page whose receipt cannot be kept is not given out"
+        workers.is_full = False
+        await journal.record(replace(receipt, receipt=journal.new_id()), b"{}")
+        assert [one for one in given if world.shelf.receipt(one.receipt) is None] == []
         await journal.close()
 
     asyncio.run(run())
