@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-MANNERS = ("flip", "cut", "delete", "older", "exchange")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Damage:

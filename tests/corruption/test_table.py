@@ -6,9 +6,6 @@ from tests.corruption.store import Sound
 from tests.corruption.table import KINDS, kind_of
 from tests.support.commands import ROOT
 
-# Files that are there only for a moment, or only if something happened.
-PASSING = ("keys.sqlite-journal", "store.json.making", "owner.sock")
-
 
 def test_every_file_of_a_store_is_of_a_known_kind(sound: Sound) -> None:
     unknown = [path for path in sound.files if kind_of(path) is None]

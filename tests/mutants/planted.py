@@ -14,9 +14,13 @@ class NamedTest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checker:
-    """A checker that must find the fault by itself, in so many examples from a seed, over a log."""
+    """A checker that must find the fault by itself, in so many examples from a seed, over a log.
+
+    `looks`: by comparing; else the program itself, which is asked by the checker, refuses to go on.
+    """
 
     name: str
+    looks: bool = True
     log: str = "memory"
     seed: int = 0
     examples: int = 60
@@ -242,6 +246,16 @@ STATE_MACHINE: Final = (
         file=f"{KERNEL}/tail.py",
         old="            self.checkpoint = Checkpoint(position=place.position + 1, state=place.state)\n",
         new="",
+        caught_by=Checker(name="everything_is_answered", looks=False),
+    ),
+    Mutant(
+        name="forgets who waits for a proof of its refusal",
+        file=f"{KERNEL}/committer.py",
+        old="            for ask in group.refused:\n                self._decide_refused(ask)\n",
+        new="""            for ask in group.refused:
+                if ask.question:
+                    self._decide_refused(ask)
+""",
         caught_by=Checker(name="everything_is_answered"),
     ),
     Mutant(
@@ -249,7 +263,7 @@ STATE_MACHINE: Final = (
         file=f"{KERNEL}/claim.py",
         old="        unused = self._allocator.unused(used)\n",
         new="        unused = self._allocator.unused({})\n",
-        caught_by=Checker(name="reads_are_exact"),
+        caught_by=Checker(name="reads_are_exact", looks=False),
     ),
     Mutant(
         name="leaves a torn tail where it is",
@@ -354,6 +368,13 @@ STATE_MACHINE: Final = (
         file=f"{PROJECTIONS}/read/replay.py",
         old="    found = index.revision(row.revision)\n",
         new="    found = index.head(row.atom, {0: 2**40})\n",
+        caught_by=Checker(name="receipts_replay_to_the_same_bytes", looks=False),
+    ),
+    Mutant(
+        name="gives the rows of a receipt in another order",
+        file=f"{PROJECTIONS}/read/replay.py",
+        old="        rows = tuple(row for row, _ in rendered)\n",
+        new="        rows = tuple(row for row, _ in reversed(rendered))\n",
         caught_by=Checker(name="receipts_replay_to_the_same_bytes"),
     ),
     Mutant(
@@ -362,14 +383,31 @@ STATE_MACHINE: Final = (
         old="        staged.put(STANDING + u16(partition), head + after.to_bytes())\n",
         new="        staged.commit()\n        staged = Staged(self.kv)\n"
         "        staged.put(STANDING + u16(partition), head + after.to_bytes())\n",
+        caught_by=Checker(name="resume_equals_uninterrupted", looks=False),
+    ),
+    Mutant(
+        name="forgets what it applies first after it was opened",
+        file=f"{PROJECTIONS}/base.py",
+        old="            self._effects_of_all(partition, effective, after, staged)\n",
+        new="""            first, self._went_on = not getattr(self, "_went_on", False), True
+            forgets = first and standing.checkpoint.position > 0 and self.name != "ids"
+            self._effects_of_all(partition, [] if forgets else effective, after, staged)
+""",
         caught_by=Checker(name="resume_equals_uninterrupted"),
+    ),
+    Mutant(
+        name="keeps the last time only of what it applies at once",
+        file=f"{PROJECTIONS}/ids.py",
+        old="            rows.append((TIME + tag",
+        new="            if position == batches[-1][0]:\n                rows.append((TIME + tag",
+        caught_by=Checker(name="digest_equals_clean_rebuild"),
     ),
     Mutant(
         name="counts the rows of the last write only",
         file=f"{PROJECTIONS}/base.py",
         old="standing.rows + staged.rows",
         new="staged.rows",
-        caught_by=Checker(name="digest_equals_clean_rebuild"),
+        caught_by=Checker(name="digest_equals_clean_rebuild", looks=False),
     ),
     Mutant(
         name="skips a record when it goes on",
@@ -377,7 +415,7 @@ STATE_MACHINE: Final = (
         old="Checkpoint.from_bytes(raw[_STANDING.size :])",
         new="Checkpoint(position=Checkpoint.from_bytes(raw[_STANDING.size :]).position + 1,"
         " state=Checkpoint.from_bytes(raw[_STANDING.size :]).state)",
-        caught_by=Checker(name="resume_equals_uninterrupted"),
+        caught_by=Checker(name="resume_equals_uninterrupted", looks=False),
     ),
 )
 MUTANTS: Final = (*WRITE_PATH, *STATE_MACHINE)

@@ -25,16 +25,17 @@ CONFLICTS = ("REVISION_CONFLICT", "PRECONDITION_FAILED", "INVALID_INPUT")
 
 
 class CheckFailed(AssertionError):
-    """`checker` found it."""
+    """`checker` found it: it `looked`, or the program had refused to go on where it was to look."""
 
-    def __init__(self, checker: str, message: str) -> None:
+    def __init__(self, checker: str, message: str, *, looked: bool = False) -> None:
         super().__init__(f"[{checker}] {message}")
         self.checker = checker
+        self.looked = looked
 
 
 @contextmanager
 def named(checker: str) -> Iterator[None]:
-    """Whatever fails inside was found by this checker."""
+    """Whatever fails inside was found by this checker, though not by its own look."""
     try:
         yield
     except CheckFailed:
@@ -49,7 +50,10 @@ def checker(function: F) -> F:
         if ONLY and function.__name__ not in ONLY:
             return None
         with named(function.__name__):
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except AssertionError as error:
+                raise CheckFailed(function.__name__, f"{type(error).__name__}: {error}", looked=True) from error
 
     CHECKERS[function.__name__] = checked
     return checked  # type: ignore[return-value]

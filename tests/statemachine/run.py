@@ -1,7 +1,8 @@
 """Runs a machine on its own: `python -m tests.statemachine.run memory --seed 3 --examples 40`.
 
-Ends with 0, or with 3 and a line `caught by <checker>` on what it found first; nothing is shrunk. With `--shrink` the
-failing example is made small and printed whole.
+Ends with 0, or with 3 and a line on what was found first: `caught by <checker>, which looked`, or `caught by <checker>`
+where the program itself refused to go on. Nothing is shrunk; with `--shrink` the failing example is made small and
+printed whole.
 """
 
 import argparse
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     except CheckFailed as error:
         if asked.shrink:
             traceback.print_exception(error)
-        print(f"caught by {error.checker}: {error}")
+        print(f"caught by {error.checker}{', which looked' if error.looked else ''}: {error}")
         return CAUGHT
     print(", ".join(f"{count} {what}" for what, count in sorted(StoreMachine.seen.items())))
     return 0

@@ -50,7 +50,6 @@ PROCESSES: Final = 3
 WINDOW: Final = 1_000_000
 STORE: Final = "/store"
 DAMAGED: Final = "/damaged"
-READ_FAILURES: Final = frozenset({"INDEX_LAGGING", "OVERLOADED"})
 
 Index = Ids | Relations | Postings
 
