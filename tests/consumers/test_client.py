@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from atomlog.client import AsyncStore, AtomlogError, Store
+from atomlog.projections.read.receipts import ReadReceipt
 
 INTERNAL = {"views"}  # of the asynchronous store: for the demonstration and the commands
 
@@ -145,6 +147,20 @@ def test_a_receipt_that_is_not_kept_is_named_once_by_its_place(store: Store) -> 
     assert [detail["path"] for detail in caught.value.details] == [place]
     assert caught.value.code == "RECEIPT_EXPIRED"
     assert caught.value.message.count("changes[0]") == 1
+
+
+def test_a_receipt_of_another_log_is_told_from_one_of_this_log(tmp_path: Path) -> None:
+    receipts: dict[str, ReadReceipt] = {}
+    for name in ("here", "elsewhere"):
+        with Store.open(str(tmp_path / name)) as one:
+            written = one.write(batch("tea")).receipt
+            receipts[name] = one.get("key:tea", space="notes", at_least=written).receipt
+    shutil.copy(tmp_path / "elsewhere" / "reads.sqlite", tmp_path / "here" / "reads.sqlite")
+    with Store.open(str(tmp_path / "here")) as here, pytest.raises(AtomlogError) as caught:
+        here.receipt(receipts["elsewhere"])
+    assert caught.value.code == "LOG_MISMATCH"
+    with Store.open(str(tmp_path / "elsewhere")) as elsewhere:
+        assert elsewhere.receipt(receipts["elsewhere"]) == receipts["elsewhere"]
 
 
 def test_a_close_that_is_cancelled_goes_on_and_can_be_waited_for(tmp_path: Path) -> None:

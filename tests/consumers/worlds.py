@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from atomlog.consumers.context import Context, ProjectionKind
-from atomlog.consumers.events import Event
 from atomlog.consumers.generations import GenerationDirectory
 from atomlog.consumers.kinds import RocksKind
 from atomlog.consumers.store_config import StoreConfig
@@ -178,10 +177,6 @@ def run(work: Awaitable[T]) -> T:
 
 def kinds(*given: ProjectionKind) -> dict[str, ProjectionKind]:
     return {kind.name: kind for kind in given}
-
-
-def events_of(events: Sequence[Event], name: str) -> list[Event]:
-    return [event for event in events if event["event"] == name]
 
 
 def _plain(one: LogRecord) -> Any:

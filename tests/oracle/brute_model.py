@@ -279,10 +279,6 @@ class Model:
         found = [one.position for one in every if (one.schema, one.space) == (schema, space)]
         return max((position for position in found if position <= max(at.values())), default=-1)
 
-    def winners(self, atom: Id, expected: Id | None) -> list[Version]:
-        """The versions that replaced a revision; None = that created the atom. More than one is a fork."""
-        return [version for version in self.versions.get(atom, []) if version.previous == expected]
-
 
 def _referring_order(head: Version, index: int) -> tuple[str, int, Id, int, int]:
     return head.slots[index].role, head.births[index][0], head.atom, index, head.partition

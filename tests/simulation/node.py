@@ -79,9 +79,6 @@ class Kind:
     def open_secondary(self, directory: str, scratch: str) -> Projection:
         return self._made(open_secondary(self.process, f"{directory}/db"), directory)
 
-    def check(self, directory: str, scratch: str) -> None:
-        """Nothing: a simulated store is whole."""
-
     async def prepare(self, projection: Projection) -> None:
         if isinstance(projection, Vectors):
             await projection.load()

@@ -21,7 +21,7 @@ from atomlog.kernel.system import SystemFiles
 HEADS: Final = HeadsProjection.name
 
 Progress = Callable[[str, int, int], None]
-"""(projection, records done, records in all)."""
+"""(projection, or `log` while that is copied; records done, records in all)."""
 
 
 async def rebuild(
@@ -65,7 +65,7 @@ async def rebuild(
         process = RebuildProcess()
         try:
             for job in waiting:
-                reports[job.name] = await process.run(job, partial(progress or _silent, job.name), on_event)
+                reports[job.name] = await process.run(job, partial(progress or silent, job.name), on_event)
         finally:
             await process.close()
 
@@ -131,7 +131,7 @@ def _difference(report: RebuildReport) -> str:
     return f"projection {report.name} is not what the log gives, in partition {partitions}"
 
 
-def _silent(name: str, done: int, total: int) -> None:
+def silent(name: str, done: int, total: int) -> None:
     """Nobody watches."""
 
 

@@ -10,14 +10,14 @@ and the next one begins anew.
 """
 
 import errno
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from atomlog.consumers.parts import MASTER_KEY, PROJECTIONS, Machine, Parts, open_parts
 from atomlog.consumers.paths import checked_path
 from atomlog.consumers.processes import absolute
-from atomlog.consumers.rebuild import first_error, rebuild
+from atomlog.consumers.rebuild import Progress, first_error, rebuild, silent
 from atomlog.consumers.rebuild_job import RebuildReport
 from atomlog.consumers.replay_copy import GROUP_BYTES, copy_blobs, copy_embeddings, copy_keys, copy_log
 from atomlog.consumers.store_config import ReplayOf, StoreConfig
@@ -30,8 +30,6 @@ from atomlog.kernel.tail import Tail
 from atomlog.kernel.times import format_time
 
 MARKER: Final = "replay-unfinished"
-Progress = Callable[[str, int, int], None]
-"""("log" or a projection, records done, records in all)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +74,7 @@ async def replay_until(
         UPGRADE_REQUIRED, LOG_MISMATCH, LOG_DIVERGED, CORRUPT: the log cannot be read up to there.
     """
     machine, settings = machine or Machine(), settings or Settings()
-    progress = progress or _silent
+    progress = progress or silent
     target = checked_path(target, "target").rstrip("/") or "/"
     config = StoreConfig.load(machine.files, source)
     parts = open_parts(source, config, settings=settings, read_only=True, machine=machine)
@@ -215,7 +213,3 @@ def _key(parts: Parts, given: str | None) -> str:
         return absolute(given)
     origin = parts.config.replay
     return f"{absolute(parts.directory)}/{MASTER_KEY}" if origin is None else origin.master_key
-
-
-def _silent(name: str, done: int, total: int) -> None:
-    """Nobody watches."""

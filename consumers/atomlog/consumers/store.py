@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import PurePath
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from atomlog.consumers.creation import create_store, create_unless_there
 from atomlog.consumers.events import OnEvent, log_event
@@ -48,8 +48,6 @@ from atomlog.projections.read.selectors import Selector, parse_ids, parse_select
 if TYPE_CHECKING:
     from atomlog.consumers.rebuild import Progress
     from atomlog.consumers.rebuild_job import RebuildReport
-
-OPEN_SECONDS: Final = 10.0
 
 
 class AsyncStore:
@@ -353,9 +351,9 @@ class AsyncStore:
         return await self._reader.read(parsed, options)
 
     async def receipt(self, receipt: str | ReadReceipt) -> ReadReceipt:
-        """A receipt by its id. RECEIPT_EXPIRED when it is not kept (any more)."""
+        """A receipt by its id. RECEIPT_EXPIRED when it is not kept (any more), LOG_MISMATCH when another log's."""
         self._check_open()
-        return (await self._parts.journal.receipt(receipt_id(receipt)))[0]
+        return await self._reader.receipt(receipt_id(receipt))
 
     async def replay(self, receipt: str | ReadReceipt) -> Page:
         """The page of a receipt again, the same bytes, without searching."""

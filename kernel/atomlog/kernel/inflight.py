@@ -13,6 +13,7 @@ from atomlog.kernel.heads import HeadView
 from atomlog.kernel.plan import Prepared
 from atomlog.kernel.tail import EffectiveRecord
 from atomlog.schemas.record import Record
+from atomlog.schemas.revision import REVISION
 
 RETRY_MS: Final = 100
 
@@ -222,7 +223,7 @@ class Unread:
         for group in self._groups:
             for appended in group.writes.values():
                 for data in appended.effects.batch.revisions:
-                    if data[16:32] == revision:
+                    if data[REVISION] == revision:
                         return data
         return None
 

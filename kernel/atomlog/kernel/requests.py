@@ -106,11 +106,6 @@ def parse_write_json(raw: bytes | str) -> WriteRequest:
     return parse_write(parse_json(raw, checked=False))
 
 
-def parse_idempotency_key(raw: object, path: str = "idempotency_key") -> str:
-    """1 to 512 bytes of text in NFC without control characters, as `parse_write` takes it; INVALID_INPUT otherwise."""
-    return parse_key(raw, path)
-
-
 def _aliases(batch: Mapping[str, Any], findings: Findings) -> Mapping[str, int]:
     """The index of the change that each alias stands for."""
     changes = batch.get("changes")

@@ -77,10 +77,6 @@ class Bitmap:
     def __xor__(self, other: "Bitmap") -> "Bitmap":
         return Bitmap._of(self._bits ^ other._bits)
 
-    def and_count(self, other: "Bitmap") -> int:
-        """How many numbers both have, without making the set."""
-        return self._bits.intersection_cardinality(other._bits)
-
     def __len__(self) -> int:
         return len(self._bits)
 

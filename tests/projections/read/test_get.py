@@ -216,6 +216,21 @@ def test_a_single_absent_atom_is_not_found(world: World, selector: ByIds | Histo
     asyncio.run(run())
 
 
+def test_a_single_absent_atom_is_not_found_in_the_same_words_whichever_way_it_is_read(world: World) -> None:
+    async def run() -> None:
+        world.log0.batch("notes", [create("a")])
+        await world.follow()
+        with pytest.raises(AtomlogError) as general:
+            await world.read(by_ids("nothing"))
+        await world.read(by_ids("a"))
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(AtomlogError) as quick:
+            patch.setattr(reader, "gather", None)  # the general way is not gone
+            await world.read(by_ids("nothing"))
+        assert quick.value.to_dict() == general.value.to_dict()
+
+    asyncio.run(run())
+
+
 def test_a_retired_atom_is_returned_by_id_as_retired(world: World) -> None:
     async def run() -> None:
         world.log0.batch("notes", [create("a", value={"text": "x"})])
