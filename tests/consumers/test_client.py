@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from atomlog.client import AsyncStore, AtomlogError, Store
+from atomlog.consumers.indexes import OpenIndexes
 from atomlog.projections.read.receipts import ReadReceipt
 
 INTERNAL = {"views"}  # of the asynchronous store: for the demonstration and the commands
@@ -175,6 +176,30 @@ def test_a_close_that_is_cancelled_goes_on_and_can_be_waited_for(tmp_path: Path)
             await asyncio.gather(closing, return_exceptions=True)
             await store.close()
             await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_opening_that_is_given_up_while_its_indexes_catch_up_gives_everything_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        catching_up = asyncio.Event()
+
+        async def never(self: OpenIndexes) -> None:
+            catching_up.set()
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(OpenIndexes, "settle", never)
+            opening = asyncio.ensure_future(AsyncStore.open(str(tmp_path / "store")))
+            await catching_up.wait()
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        async with AsyncStore.open(str(tmp_path / "store")) as store:
+            assert all(view.follower is not None for view in store.views.values())
 
     asyncio.run(scenario())
 

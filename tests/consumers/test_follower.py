@@ -17,7 +17,7 @@ from atomlog.kernel.ports import Log
 from atomlog.kernel.system import SystemFiles
 from atomlog.kernel.tail import Checkpoint, EffectiveRecord
 from atomlog.projections.base import Projection
-from tests.consumers.worlds import QUICK, Stubborn, Toy, World, ids, run, toy, until
+from tests.consumers.worlds import QUICK, Stubborn, Toy, World, ids, open_files, run, toy, until
 from tests.support.batches import STEP_US
 from tests.support.sealed import SleptClock
 
@@ -697,6 +697,64 @@ def test_a_generation_that_fails_at_every_write_gives_way_to_a_later_one(
         await until(lambda: follower.generation == "g000002", "the exchange")
         await reach(world, follower, end - 1)
         await follower.close()
+
+    run(scenario())
+
+
+def test_a_generation_that_cannot_be_made_ready_is_closed_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr("atomlog.consumers.follower.SWAP_RETRY_US", 1_000)
+        world = World.make(tmp_path)
+        end = await world.write(5)
+        kind = toy()
+        follower = await start(world, kind)
+        await reach(world, follower, end - 1)
+
+        async def damaged(self: RocksKind, projection: Projection) -> None:
+            raise OSError("a shard cannot be read")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(kind), "prepare", damaged)
+            await built_beside(world, kind, end)
+            await until(lambda: len(world.said("swap_failed")) > 2, "the third try")
+            assert {event["error"] for event in world.said("swap_failed")} == {"OSError: a shard cannot be read"}
+            assert len(open_files(world, "g000002")) <= 30, "what was given up is open no more"
+            end = await world.write(5)
+            await reach(world, follower, end - 1)
+            assert follower.generation == "g000001"
+        await until(lambda: follower.generation == "g000002", "the exchange")
+        await reach(world, follower, end - 1)
+        await follower.close()
+        assert open_files(world) == []
+
+    run(scenario())
+
+
+def test_a_follower_that_is_closed_while_it_brings_a_generation_up_lets_go_of_both(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World.make(tmp_path)
+        end = await world.write(5)
+        kind = toy()
+        follower = await start(world, kind)
+        await reach(world, follower, end - 1)
+        reading = asyncio.Event()
+
+        async def never(*_: object, **__: object) -> bool:
+            reading.set()
+            await asyncio.Event().wait()
+            return False
+
+        follower._bring_up = never  # type: ignore[method-assign]
+        await built_beside(world, kind, end)
+        await reading.wait()
+        assert open_files(world, "g000002")
+        await follower.close()
+        assert open_files(world) == []
+        again = await start(world, kind)
+        assert again.generation == "g000002"
+        await again.close()
 
     run(scenario())
 

@@ -14,9 +14,11 @@ import pytest
 
 from atomlog.consumers.attachment import Attachment
 from atomlog.consumers.follower import Follower
+from atomlog.consumers.kinds import RocksKind
 from atomlog.consumers.secondary import LOOK_US, SecondaryView
 from atomlog.kernel.errors import AtomlogError
-from tests.consumers.worlds import World, ids, run, toy, until
+from atomlog.projections.base import Projection
+from tests.consumers.worlds import World, ids, open_files, run, toy, until
 from tests.house.tree import ROOT
 
 
@@ -305,6 +307,91 @@ def test_whoever_waits_to_catch_a_view_up_while_it_is_closed_finds_it_closed_and
         await asyncio.gather(view.close(), view.catch_up())
         await follower.close()
         await world.close()
+
+    run(scenario())
+
+
+def test_a_projection_that_is_closed_says_so_to_who_comes_late(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World.make(tmp_path)
+        follower = await Follower.start(world.context, world.directory("toy"), toy())
+        view = await view_of(world, toy())
+        for one in (view, follower):
+            await one.close()
+            for ask in (one.status, one.pinned().__aenter__):
+                with pytest.raises(AtomlogError, match="the store is closed"):
+                    await ask()
+
+    run(scenario())
+
+
+def test_a_view_that_cannot_be_made_ready_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        world = World.make(tmp_path)
+        kind = toy()
+        follower = await Follower.start(world.context, world.directory("toy"), toy())
+
+        async def damaged(self: RocksKind, projection: Projection) -> None:
+            raise OSError("a shard cannot be read")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(type(kind), "prepare", damaged)
+            with pytest.raises(OSError, match="shard"):
+                await view_of(world, kind)
+        assert scratches(world) == []
+        await follower.close()
+        assert open_files(world) == []
+
+    run(scenario())
+
+
+def test_a_takeover_that_is_given_up_gives_the_lock_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closing comes while the generation that is taken over has not come as far as what was read here."""
+
+    async def scenario() -> None:
+        world = World.make(tmp_path)
+        stop = await world.write(10)
+        follower = await Follower.start(world.context, world.directory("toy"), toy())
+        await follower.wait_for({0: stop - 1}, world.deadline_us())
+        attached = await Attachment.open(world.context, world.directory("toy"), toy(), deadline_us=world.deadline_us())
+        await attached.wait_for({0: stop - 1}, world.deadline_us())
+        waiting = asyncio.Event()
+
+        async def never(self: Follower, positions: object, deadline_us: int) -> None:
+            waiting.set()
+            await asyncio.Event().wait()
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Follower, "wait_for", never)
+            await follower.close()
+            await waiting.wait()
+            await attached.close()
+        assert open_files(world) == []
+        lock = world.directory("toy").try_lock()
+        assert lock is not None
+        lock.release()
+
+    run(scenario())
+
+
+def test_a_store_that_closes_while_it_leaves_its_former_view_waits_for_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        world = World.make(tmp_path)
+        follower = await Follower.start(world.context, world.directory("toy"), toy())
+        attached = await Attachment.open(world.context, world.directory("toy"), toy(), deadline_us=world.deadline_us())
+        async with attached.pinned():
+            await follower.close()
+            await until(lambda: attached.follower is not None, "the promotion")
+            closing = asyncio.create_task(attached.close())
+            await asyncio.sleep(0)
+            assert scratches(world), "its reader is still in it"
+        await closing
+        assert scratches(world) == []
+        assert open_files(world) == []
 
     run(scenario())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -154,6 +155,15 @@ def fill(builder: LogBuilder, batches: int) -> None:
         if number % 2 == 0:
             changes.append(member(f"{name}/m", group=f"group {number % 5}", of=name))
         builder.batch("notes", changes)
+
+
+def open_files(world: World, part: str = "") -> list[str]:
+    """Files that this process has open below `projections`, those of a path with `part` in it."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return sorted(path for path in found if path.startswith(f"{world.root}/projections") and part in path)
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]], what: str = "the condition") -> None:

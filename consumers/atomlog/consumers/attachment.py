@@ -41,6 +41,7 @@ class Attachment:
         self._view = view
         self._may_follow = may_follow
         self._promoting = asyncio.Lock()
+        self._leaving: asyncio.Task[None] | None = None  # closes the view before this one
         self._task = asyncio.create_task(self._try_now_and_then()) if may_follow else None
 
     @classmethod
@@ -116,7 +117,7 @@ class Attachment:
             await self._reach(follower, view.positions())
             self._view = follower
             self._context.on_event({"event": "took_over", "projection": self.name})
-        await view.close()
+        await self._leave(view)
         return True
 
     async def _give_over(self, follower: Follower) -> None:
@@ -126,12 +127,21 @@ class Attachment:
             await self._reach(view, follower.positions())
             self._view = view
             self._context.on_event({"event": "gave_over", "projection": self.name})
-        await follower.close()
+        await self._leave(follower)
 
     async def _reach(self, view: Follower | SecondaryView, positions: Positions) -> None:
         """What readers saw last they see again: a rebuilt generation may first have to come as far."""
-        with suppress(AtomlogError):
-            await view.wait_for(positions, self._deadline_us())
+        try:
+            with suppress(AtomlogError):
+                await view.wait_for(positions, self._deadline_us())
+        except BaseException:  # given up: nobody will have it
+            await view.close()
+            raise
+
+    async def _leave(self, view: Follower | SecondaryView) -> None:
+        """Close a view that another one stands in for. Goes on when the caller is cancelled; `close` waits for it."""
+        self._leaving = asyncio.create_task(view.close())
+        await asyncio.shield(self._leaving)
 
     def _deadline_us(self) -> int:
         return self._context.clock.monotonic_us() + self._context.settings.read_timeout_ms * 1_000
@@ -140,6 +150,8 @@ class Attachment:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self._leaving is not None:
+            await asyncio.gather(self._leaving, return_exceptions=True)
         async with self._promoting:
             await self._view.close()
 

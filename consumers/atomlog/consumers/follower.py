@@ -168,15 +168,15 @@ class Follower:
         return {p: await self._meter.measure(p, applier.position) for p, applier in self._appliers.items()}
 
     async def status(self, revisions: int | None = None) -> dict[str, Any]:
-        standing = Standing(
-            generation=self.generation,
-            health=self.health,
-            error=self.error,
-            lags=await self.lag(),
-            follower=self._directory.process_id(),
-            restarts=self.restarts,
-        )
         async with self.pinned() as projection:
+            standing = Standing(
+                generation=self.generation,
+                health=self.health,
+                error=self.error,
+                lags=await self.lag(),
+                follower=self._directory.process_id(),
+                restarts=self.restarts,
+            )
             return describe(projection, standing, revisions)
 
     # --- steering ------------------------------------------------------------------------------------------------
@@ -325,9 +325,12 @@ class Follower:
         try:
             return await _opened(self._context, self._directory, self._kind, current, fresh=fresh)
         except Exception as error:
-            self._swap_after_us = self._context.clock.monotonic_us() + SWAP_RETRY_US
-            self._say("swap_failed", generation=current.name, error=f"{type(error).__name__}: {error}")
+            self._put_off(current, error)
             return None
+
+    def _put_off(self, generation: Generation, error: Exception) -> None:
+        self._swap_after_us = self._context.clock.monotonic_us() + SWAP_RETRY_US
+        self._say("swap_failed", generation=generation.name, error=f"{type(error).__name__}: {error}")
 
     def _relocked(self) -> bool:
         """The lock may have been removed with its directory. Stops everything when another process has the new one."""
@@ -354,22 +357,33 @@ class Follower:
         handle = await self._next_generation()
         if handle is None:
             return
-        current, projection = handle.generation, handle.projection
-        appliers = self._new_appliers(projection)
-        ready = await self._bring_up(appliers, epoch)
-        if not ready:
-            await handle.close(self._context.workers, self._directory)
+        appliers: dict[int, PartitionApplier] | None = None
+        try:
+            appliers = await self._brought_up(handle.projection, epoch)
+        except Exception as error:
+            self._put_off(handle.generation, error)
+        finally:
+            if appliers is None:  # failed, cancelled, or the loop has ended: it is opened anew for the next try
+                await handle.close(self._context.workers, self._directory)
+        if appliers is None:
             return
+        self._retired.append(self._handle)
+        self._say("generation_followed", generation=handle.generation.name, before=self.generation)
+        self._handle, self._appliers = handle, appliers
+        self._dirty += 1
+        self._moved.notify()
+
+    async def _brought_up(self, projection: Projection, epoch: int) -> dict[int, PartitionApplier] | None:
+        """The appliers of a generation that is as far as this one, ready to be read; None when this loop has ended."""
+        appliers = self._new_appliers(projection)
+        if not await self._bring_up(appliers, epoch):
+            return None
         self._is_preparing = True
         try:
             await self._kind.prepare(projection)
         finally:
             self._is_preparing = False
-        self._retired.append(self._handle)
-        self._say("generation_followed", generation=current.name, before=self.generation)
-        self._handle, self._appliers = handle, appliers
-        self._dirty += 1
-        self._moved.notify()
+        return appliers
 
     async def _bring_up(self, appliers: Mapping[int, PartitionApplier], epoch: int) -> bool:
         """Apply to a new generation what the old one has; False when this loop ended meanwhile.

@@ -255,8 +255,10 @@ class GenerationDirectory:
         for name in self._files.list(self.directory):
             held = self._try(f"{name}/lock") if _SCRATCH.fullmatch(name) else None
             if held is not None:
-                self._files.remove_tree(f"{self.directory}/{name}")
-                held.release()
+                try:
+                    self._files.remove_tree(f"{self.directory}/{name}")
+                finally:
+                    held.release()
                 removed.append(name)
         return removed
 

@@ -3,12 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from typing import Protocol, TypeVar
 
 from atomlog.consumers.generations import Generation, GenerationDirectory, Scratch
 from atomlog.consumers.waiting import Signal, first_of
+from atomlog.kernel.ids import invalid
 from atomlog.kernel.model import Positions
 from atomlog.kernel.ports import Clock, File, Workers
 from atomlog.projections.base import Projection
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Closable)
 
 
 class Handle:
@@ -25,6 +34,7 @@ class Handle:
         self._scratch = scratch
         self._unpinned = Signal()
         self._draining = 0  # who waits for it
+        self._is_closed = False
 
     @property
     def is_in_place(self) -> bool:
@@ -35,7 +45,9 @@ class Handle:
         return self._place.is_at(self.generation.directory)
 
     def pin(self) -> "Handle":
-        """This handle, not to be closed before as many `unpin`."""
+        """This handle, not to be closed before as many `unpin`. INVALID_INPUT when it is closed, with its store."""
+        if self._is_closed:
+            raise invalid("store", "the store is closed")
         self.pins += 1
         return self
 
@@ -69,6 +81,7 @@ class Handle:
         return self.pins == 0
 
     async def close(self, workers: Workers, directory: GenerationDirectory) -> None:
+        self._is_closed = True
         try:
             await workers.run(self.projection.close)
         except OSError:
@@ -81,7 +94,7 @@ class Handle:
                 self._scratch = None
 
 
-async def opened(workers: Workers, open_it: Callable[[], Projection]) -> Projection:
+async def opened(workers: Workers, open_it: Callable[[], C]) -> C:
     """What `open_it` gives, on a worker. Cancelled meanwhile: it is closed when it is open, not lost."""
     opening = asyncio.ensure_future(workers.run(open_it))
     try:
@@ -91,6 +104,6 @@ async def opened(workers: Workers, open_it: Callable[[], Projection]) -> Project
         raise
 
 
-def _close_unwanted(opening: "asyncio.Future[Projection]") -> None:
+def _close_unwanted(opening: "asyncio.Future[C]") -> None:
     if not opening.cancelled() and opening.exception() is None:
         opening.result().close()

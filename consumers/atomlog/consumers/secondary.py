@@ -62,7 +62,11 @@ class SecondaryView:
                 raise fail("STORE_LOCKED", message, retry_after_ms=1_000)
             await clock.sleep(context.settings.follow_poll_ms / 1_000)
         handle = await open_beside(context, directory, kind)
-        await kind.prepare(handle.projection)
+        try:
+            await kind.prepare(handle.projection)
+        except BaseException:
+            await handle.close(context.workers, directory)
+            raise
         return cls(context, directory, kind, handle)
 
     @property
@@ -126,14 +130,14 @@ class SecondaryView:
 
     async def status(self, revisions: int | None = None) -> dict[str, Any]:
         await self.catch_up()  # how far the follower is, not how far the last read was
-        standing = Standing(
-            generation=self.generation,
-            health=self.health,
-            error=self.error,
-            lags=await self.lag(),
-            follower=self._directory.noted_health().get("pid"),
-        )
         async with self.pinned() as projection:
+            standing = Standing(
+                generation=self.generation,
+                health=self.health,
+                error=self.error,
+                lags=await self.lag(),
+                follower=self._directory.noted_health().get("pid"),
+            )
             return describe(projection, standing, revisions)
 
     async def close(self) -> None:

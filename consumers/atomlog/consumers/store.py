@@ -152,6 +152,7 @@ class AsyncStore:
                 if not parts.read_only:
                     await writing.open()
                 views = await OpenIndexes.open(parts, wanted, may_follow=follow and not parts.read_only)
+                opening.push_async_callback(views.close)
                 await views.settle()
                 opening.pop_all()
             return cls(parts, writing, views, key_file)

@@ -6,12 +6,13 @@ sending the same request twice safe.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Final
 
 from atomlog.consumers.generations import Generation, GenerationDirectory
+from atomlog.consumers.handles import opened
 from atomlog.consumers.indexes import ALONE
 from atomlog.consumers.owner_socket import NAME, OwnerConnection, OwnerServer
 from atomlog.consumers.parts import Parts
@@ -58,33 +59,25 @@ class Holder:
 
         Raises NOT_OWNER naming the process that holds the store; nothing is held then.
         """
-        log, taken = parts.log, 0
-        heads = lock = None
-        owners: dict[int, Owner] = {}
-        try:
-            for taken in range(parts.config.partitions):
-                await log.acquire(taken)
+        async with AsyncExitStack() as taking:  # whatever of giving back fails, the rest of it is given back, too
+            for partition in range(parts.config.partitions):
+                await parts.log.acquire(partition)
+                taking.push_async_callback(parts.log.release, partition)
             directory = GenerationDirectory(parts.machine.files, parts.directory, HEADS, parts.on_event)
             lock = directory.lock()
+            taking.callback(lock.release)
             generation, fresh = directory.current_or_new()
-            heads = await parts.machine.workers.run(partial(_open_heads, parts, generation))
+            heads = await opened(parts.machine.workers, partial(_open_heads, parts, generation))
+            taking.callback(heads.close)
             if fresh:
                 directory.publish(generation)
             world = _world(parts, Heads(heads, parts.config.partitions))
             owners = {partition: Owner(world, partition) for partition in range(parts.config.partitions)}
             holder = cls(parts, heads, lock, owners)
-            await asyncio.gather(*(owner.start() for owner in owners.values()))
+            taking.push_async_callback(holder._close_owners)
+            await _all_of(owner.start() for owner in owners.values())
             await holder._server.start()
-        except BaseException:
-            for owner in owners.values():
-                await owner.close()
-            if heads is not None:
-                heads.close()
-            if lock is not None:
-                lock.release()
-            for partition in range(taken + 1):
-                await log.release(partition)
-            raise
+            taking.pop_all()
         return holder
 
     async def write(self, request: model.WriteRequest, principal: str) -> model.WriteResult:
@@ -110,10 +103,7 @@ class Holder:
 
     async def _close_owners(self) -> None:
         """All at once: each may have to wait for what is in hand."""
-        ended = await asyncio.gather(*(owner.close() for owner in self.owners.values()), return_exceptions=True)
-        for error in ended:
-            if error is not None:
-                raise error
+        await _all_of(owner.close() for owner in self.owners.values())
 
     async def _answer(self, message: Mapping[str, Any]) -> Any:
         """A request of another process of this user, who is the principal `local` as here."""
@@ -127,6 +117,13 @@ class Holder:
         if op == "places":
             return {str(partition): _place_dict(place) for partition, place in (await self.places()).items()}
         raise fail("INVALID_INPUT", f"the owner knows no request {ascii(op)[:40]}")
+
+
+async def _all_of(works: Iterable[Awaitable[None]]) -> None:
+    """All at once, each to its end; then the first one's error."""
+    for error in await asyncio.gather(*works, return_exceptions=True):
+        if error is not None:
+            raise error
 
 
 class WriteSide:

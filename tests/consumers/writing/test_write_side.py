@@ -16,6 +16,8 @@ from atomlog.consumers.owner_socket import OwnerServer
 from atomlog.consumers.parts import Machine
 from atomlog.consumers.store import AsyncStore
 from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.owner import Owner
+from atomlog.kernel.rocks import RocksKv
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.system import SystemFile, SystemFiles
 from tests.support.kernel_world import batch, create
@@ -91,6 +93,25 @@ async def test_a_holder_that_cannot_listen_gives_everything_back(
     assert await code_of(store, batch("k", create("a"))) == "accepted"
     await store.close()
     await other.close()
+
+
+async def test_a_holder_that_can_neither_begin_nor_make_its_heads_durable_gives_everything_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await AsyncStore.init(str(tmp_path / "s"))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Owner, "start", lambda self: asyncio.to_thread(full))
+        patched.setattr(RocksKv, "sync", full)
+        with pytest.raises(AtomlogError) as refused:
+            await opened(tmp_path / "s")
+        assert refused.value.code == "OVERLOADED"
+    again = await opened(tmp_path / "s")
+    assert await code_of(again, batch("k", create("a"))) == "accepted"
+    await again.close()
 
 
 class FullFile(SystemFile):

@@ -201,11 +201,13 @@ class EmbeddedLog:
             recovered = await job.run(self._workers)
         except BaseException as error:
             job.settle()  # cancelled: the thread must be out of the files before the lock goes
-            if job.result is not None:
-                job.result.close()
-            if self._files.exists(place.owner):
-                self._files.remove(place.owner)
-            lock.close()
+            try:
+                if job.result is not None:
+                    job.result.close()
+                if self._files.exists(place.owner):
+                    self._files.remove(place.owner)
+            finally:
+                lock.close()
             if isinstance(error, OSError):
                 raise read_only(error, place.directory) from error
             raise

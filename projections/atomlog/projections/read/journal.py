@@ -59,7 +59,11 @@ class Journal:
             await self._workers.run(lambda: self._shelf.put((), kept))
         self._buffer[receipt.receipt] = (receipt, written)
         if len(self._buffer) >= BUFFERED_MAX:
-            await self._write_out()
+            try:
+                await self._write_out()
+            except BaseException:  # its page is not given out: what cannot be written must not pile up
+                self._buffer.pop(receipt.receipt, None)
+                raise
         elif self._timer is None or self._timer.done():
             self._timer = asyncio.get_running_loop().create_task(self._write_out_soon())
 
