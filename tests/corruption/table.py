@@ -16,7 +16,7 @@ class Kind:
     """`name` is the row of the docs. `check`: the part of the store that is asked alone; None: only the whole store.
 
     `codes`: what the whole store may refuse with; `says`: events, where it refuses nothing. `found`: the manners after
-    which the part must refuse something.
+    which the part, or the whole store where there is none, must refuse something.
     """
 
     name: str
@@ -36,6 +36,7 @@ def _kind(name: str, pattern: str, check: str | None, *, codes: str = "", found:
 
 
 EVERY_WAY: Final = "flip cut delete older exchange"
+WRITTEN_ONCE: Final = "flip cut delete exchange"  # there is no older copy of the same name
 INDEX: Final = "CORRUPT INDEX_LAGGING"
 KINDS: Final = (
     _kind("a segment of the log", r"log/\d+/\d{20}\.seg", "log", codes=INDEX, found=EVERY_WAY),
@@ -64,7 +65,7 @@ KINDS: Final = (
     _kind("`CURRENT` of a projection", rf"{ANY}/CURRENT", "files", codes="CORRUPT INDEX_LAGGING", found="flip delete"),
     _kind("locks and `health.json`", rf"{ANY}/(?:lock|rebuild\.lock|health\.json)", "files"),
     _kind("scratch of a reader", rf"{ANY}/secondary-\d+-\d+/.*", None),
-    _kind("a table of RocksDB", rf"{ROCKS}/\d+\.sst", "database", codes=INDEX, found=EVERY_WAY),
+    _kind("a table of RocksDB", rf"{ROCKS}/\d+\.sst", "database", codes=INDEX, found=WRITTEN_ONCE),
     _kind("a log of RocksDB", rf"{ROCKS}/\d+\.log", "database", codes=INDEX, found="exchange"),
     _kind("`MANIFEST` of RocksDB", rf"{ROCKS}/MANIFEST-\d+", "database", codes=INDEX, found="flip delete exchange"),
     _kind("`CURRENT` of RocksDB", rf"{ROCKS}/CURRENT", "database", codes=INDEX, found="flip cut delete"),
@@ -77,7 +78,7 @@ KINDS: Final = (
         "a shard",
         r"projections/vectors/g\d{6}/shards/[^/]*\.(?:hnsw|rows)",
         "shards",
-        found=EVERY_WAY,
+        found=WRITTEN_ONCE,
         says="damage_found",
     ),
     _kind(

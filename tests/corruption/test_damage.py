@@ -51,6 +51,7 @@ def test_a_part_over_a_damaged_file_gives_the_same_or_refuses_it(sound: Sound, c
     cases = planned(sound, kind, flips=FLIPS[check] * SCALE, cuts=12 * SCALE, files=FILES_MAX * SCALE, root=base)
     findings = list(run_cases(sound.now.parent, check, cases))
     assert len(findings) == len(cases) >= 10
+    assert kind.found <= {damage.manner for damage in cases}, "not every manner that must be found was tried"
     failed(findings)
     for finding in findings:
         if finding.damage.manner in kind.found and not finding.refused:
@@ -78,6 +79,8 @@ def test_a_store_with_a_damaged_file_gives_the_same_or_refuses_it(sound: Sound, 
     failed(findings)
     for finding in findings:
         assert finding.codes <= kind.codes, f"{finding.damage}: {finding.text[:2000]}"
+        if kind.check is None and finding.damage.manner in kind.found:
+            assert finding.refused, f"not found: {finding.damage}"
         if not kind.codes:
             assert set(finding.said) <= {"swept", "claimed", *kind.says}, f"{finding.damage}: {finding.said}"
     named(findings)
