@@ -180,6 +180,21 @@ def test_a_close_that_is_cancelled_goes_on_and_can_be_waited_for(tmp_path: Path)
     asyncio.run(scenario())
 
 
+def test_a_caller_that_asks_again_at_once_sees_what_it_wrote(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with AsyncStore.open(str(tmp_path / "store")) as store:
+            await store.write(batch("tea"))
+            for _ in range(50_000):
+                try:
+                    await store.get("key:tea", space="notes")
+                    return
+                except AtomlogError as error:
+                    assert error.code == "NOT_FOUND"
+            raise AssertionError("nothing but the reads ever ran")
+
+    asyncio.run(scenario())
+
+
 def test_an_opening_that_is_given_up_while_its_indexes_catch_up_gives_everything_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
