@@ -50,7 +50,7 @@ JSON = st.recursive(
     ],
 )
 def test_the_text_of_a_value(value: Any, text: str | None) -> None:
-    assert text_of("source", value) == text
+    assert text_of(value) == text
 
 
 @pytest.mark.parametrize(
@@ -213,12 +213,12 @@ def test_a_caller_may_not_write_a_reference() -> None:
     ],
 )
 def test_a_text_is_long_when_its_value_is_longer_than_the_limit(value: Any, long: bool) -> None:
-    text = long_text("source", value, 1_000)
-    assert text == (text_of("source", value) if long else None)
+    text = long_text(value, 1_000)
+    assert text == (text_of(value) if long else None)
 
 
 @given(st.text(max_size=400), st.integers(600, 1_400))
 def test_what_is_not_long_fits(text: str, limit: int) -> None:
     for value in (text, {"text": text}):
-        if long_text("source", value, limit) is None:
+        if long_text(value, limit) is None:
             assert len(jsontext.canonical(value)) <= limit or len(text) < 256

@@ -129,7 +129,7 @@ class Builder:
 
     def _moved_to_blob(self, planned: PlannedRevision, key: bytes, blobs: list[bytes]) -> Any:
         """The value as it is stored: a text that is too long for it stands in the blob store."""
-        text = long_text(planned.schema, planned.value, self.bounds.value_bytes_max)
+        text = long_text(planned.value, self.bounds.value_bytes_max)
         if text is None:
             return planned.value
         blob = seal_blob(key, self.randomness.token(NONCE_BYTES), planned.atom_id, text)

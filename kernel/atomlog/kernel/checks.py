@@ -72,7 +72,7 @@ def _value_failures(value: Any, path: str, bounds: Bounds) -> Iterator[Detail]:
     size = len(canonical(value, path))
     if size <= bounds.value_bytes_max:
         return
-    text = long_text("", value, bounds.value_bytes_max)
+    text = long_text(value, bounds.value_bytes_max)
     if text is None:
         yield from _count(path, size, bounds.value_bytes_max, "bytes of canonical JSON")
         return

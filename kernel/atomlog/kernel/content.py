@@ -43,7 +43,7 @@ class Opened:
     @property
     def text(self) -> str | None:
         """The text as it was given."""
-        return text_of(self.clear.schema, self.value)
+        return text_of(self.value)
 
     @property
     def text_bytes(self) -> bytes | None:

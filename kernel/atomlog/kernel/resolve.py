@@ -98,7 +98,7 @@ class References:
         change = self._case.request.changes[index]
         if isinstance(change, model.Retire):
             return None
-        text = text_of(self._case.schema(index), change.value)
+        text = text_of(change.value)
         return None if text is None else nfc_bytes(text)
 
     def _foreign_inputs(self, index: int, change: model.Change) -> list[Detail]:

@@ -34,7 +34,7 @@ class BlobRef:
         return {"address": self.address.hex(), "sha256": self.sha256.hex(), "bytes": self.size_bytes}
 
 
-def text_of(schema: str, value: Any) -> str | None:
+def text_of(value: Any) -> str | None:
     """The text that origins and quotes of this value address; None when it has none (or it is in a blob)."""
     if isinstance(value, Mapping):
         value = value.get(_TEXT)
@@ -52,7 +52,7 @@ def search_text(schema: str, value: Any) -> str | None:
         found = _joined(parts)
         if found is not None:
             return found
-    text = text_of(schema, value)
+    text = text_of(value)
     return _joined(iter((text,)) if text is not None else _leaves(value))
 
 
@@ -81,9 +81,9 @@ def slice_bytes(text: bytes, start: int, end: int, path: str = "origin") -> byte
     return text[start:end]
 
 
-def long_text(schema: str, value: Any, bytes_max: int) -> str | None:
+def long_text(value: Any, bytes_max: int) -> str | None:
     """The text that has to go to the blob store: that of a value whose canonical JSON is longer than `bytes_max`."""
-    text = text_of(schema, value)
+    text = text_of(value)
     if text is None or len(text) < _MOVED_CHARACTERS_MIN:
         return None
     alone = isinstance(value, str) or len(value) == 1

@@ -91,7 +91,7 @@ def embedded_text(data: bytes) -> None:
     size = float((row.astype("float64") ** 2).sum())
     agree(size == 0 or abs(size - 1) < 1e-4, "a row is neither of length 1 nor zeros")
     agree(bool((_HASHER.rows(["x", text])[1] == row).all()), "a row depends on the texts beside it")
-    agree(text_of("source", {"text": text}) == text, "a text is another")
+    agree(text_of({"text": text}) == text, "a text is another")
     search_text("collection", {"title": text, "description": [text], "text": text})
     try:
         raw = nfc_bytes(text)
