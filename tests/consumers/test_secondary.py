@@ -347,6 +347,34 @@ def test_a_view_that_cannot_be_made_ready_leaves_nothing_behind(
     run(scenario())
 
 
+@pytest.mark.parametrize("may_follow", [True, False])
+def test_a_view_that_nobody_reads_lets_go_of_a_generation_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, may_follow: bool
+) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr("atomlog.consumers.attachment.PROMOTE_SECONDS", 0.01)
+        monkeypatch.setattr("atomlog.consumers.attachment.UNREAD_US", 1_000)
+        world = World.make(tmp_path)
+        stop = await world.write(10)
+        follower = await Follower.start(world.context, world.directory("toy"), toy())
+        await follower.wait_for({0: stop - 1}, world.deadline_us())
+        attached = await Attachment.open(
+            world.context, world.directory("toy"), toy(), deadline_us=world.deadline_us(), may_follow=may_follow
+        )
+        generation = world.directory("toy").new_generation()
+        projection = toy().open_primary(generation.directory)
+        projection.apply(0, world.builders[0].records, world.builders[0].checkpoint)
+        projection.close()
+        world.directory("toy").publish(generation)
+        assert await follower.wait_for_generation("g000002", world.deadline_us())
+        await until(lambda: open_files(world, "g000001") == [], "the end of the former generation")
+        assert attached.generation == "g000002"
+        await attached.close()
+        await follower.close()
+
+    run(scenario())
+
+
 def test_a_takeover_that_is_given_up_gives_the_lock_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing comes while the generation that is taken over has not come as far as what was read here."""
 

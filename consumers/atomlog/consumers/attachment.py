@@ -20,6 +20,8 @@ from atomlog.projections.base import Projection
 
 PROMOTE_SECONDS: Final = 1.0  # between two tries to take over from a follower that may have ended
 
+UNREAD_US: Final = 60_000_000  # between two looks at a projection that perhaps nobody reads
+
 
 class Attachment:
     """A `ProjectionView` that becomes the follower when it can. `may_follow` False: it only ever reads."""
@@ -42,7 +44,8 @@ class Attachment:
         self._may_follow = may_follow
         self._promoting = asyncio.Lock()
         self._leaving: asyncio.Task[None] | None = None  # closes the view before this one
-        self._task = asyncio.create_task(self._try_now_and_then()) if may_follow else None
+        self._looked_us = context.clock.monotonic_us()
+        self._task = asyncio.create_task(self._try_now_and_then())
 
     @classmethod
     async def open(
@@ -120,6 +123,14 @@ class Attachment:
         await self._leave(view)
         return True
 
+    async def _look_unread(self) -> None:
+        """Files that its follower has removed take up space for as long as they are open here."""
+        now_us = self._context.clock.monotonic_us()
+        if now_us - self._looked_us >= UNREAD_US:
+            self._looked_us = now_us
+            with suppress(Exception):  # it is told to who reads
+                await self._view.catch_up()
+
     async def _give_over(self, follower: Follower) -> None:
         """Read beside the process that follows instead of this one."""
         async with self._promoting:
@@ -147,9 +158,8 @@ class Attachment:
         return self._context.clock.monotonic_us() + self._context.settings.read_timeout_ms * 1_000
 
     async def close(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
         if self._leaving is not None:
             await asyncio.gather(self._leaving, return_exceptions=True)
         async with self._promoting:
@@ -161,7 +171,8 @@ class Attachment:
             follower = self.follower
             try:
                 if follower is None:
-                    await self.try_promote()
+                    if not await self.try_promote():
+                        await self._look_unread()
                 elif follower.is_displaced:
                     await self._give_over(follower)
             except Exception as error:  # the next try may find another world

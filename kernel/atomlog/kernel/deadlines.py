@@ -50,14 +50,14 @@ class Deadline:
 
     def __init__(self, all_: Deadlines, task: "asyncio.Task[object]", at_s: float) -> None:
         self._all = all_
-        self._task = task
+        self._task: asyncio.Task[object] | None = task
         self._cancelling = task.cancelling()
         self._is_expired = False
         self.at_s = at_s
         self.is_over = False
 
     def expire(self) -> None:
-        if not self.is_over and not self._is_expired:
+        if self._task is not None and not self._is_expired:
             self._is_expired = True
             self._task.cancel()
 
@@ -66,8 +66,10 @@ class Deadline:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        task, self._task = self._task, None  # it has its result, and an earlier deadline may keep this one for long
+        assert task is not None, "left twice"
         self.is_over = True
         self._all.ended()
         # As asyncio.timeout does: only a cancellation that is this deadline's own becomes a TimeoutError.
-        if self._is_expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
+        if self._is_expired and task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from error

@@ -1,6 +1,8 @@
 """Deadlines: as asyncio.timeout, for many callers with one timer."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -84,6 +86,24 @@ async def test_nothing_is_kept_of_what_is_over_and_no_timer_runs_for_it() -> Non
     await first
     assert not deadlines._running
     assert deadlines._timer is None
+
+
+async def test_what_is_over_lets_go_of_its_task_although_an_earlier_one_still_runs() -> None:
+    deadlines = Deadlines(NEVER)
+    first = asyncio.create_task(within(deadlines, hang))
+    await asyncio.sleep(0)
+
+    async def nothing() -> None: ...
+
+    later = asyncio.create_task(within(deadlines, nothing))
+    await later
+    kept = weakref.ref(later)
+    del later
+    await asyncio.sleep(0)
+    gc.collect()
+    assert kept() is None
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
 
 
 async def test_the_timer_goes_on_to_the_next_caller() -> None:
