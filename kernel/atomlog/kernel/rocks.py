@@ -218,10 +218,10 @@ class _Closed:
         raise DbClosedError("the database is closed")
 
 
-def open_primary(path: str, *, block_cache_bytes: int) -> RocksKv:
+def open_primary(path: str, *, block_cache_bytes: int, write_buffer_bytes: int = WRITE_BUFFER_BYTES) -> RocksKv:
     """Open for writing, creating the directory. STORE_LOCKED when another has it, CORRUPT when unreadable."""
     check_database(path)
-    database = _rdict(path, AccessType.read_write(), _options(block_cache_bytes))
+    database = _rdict(path, AccessType.read_write(), _options(block_cache_bytes, write_buffer_bytes))
     return RocksKv(database, path, writable=True, identity=identity_of(path))
 
 
@@ -274,11 +274,11 @@ def _of_the_machine(path: str, text: str) -> AtomlogError | None:
     return None if lacking is None else fail("OVERLOADED", f"{path}: {text}; {lacking}", retry_after_ms=1_000)
 
 
-def _options(block_cache_bytes: int) -> Options:
+def _options(block_cache_bytes: int, write_buffer_bytes: int = WRITE_BUFFER_BYTES) -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_wal_recovery_mode(DBRecoveryMode.tolerate_corrupted_tail_records())
-    options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+    options.set_write_buffer_size(write_buffer_bytes)
     options.set_memtable_whole_key_filtering(True)  # with the next: half the cost of asking for a key that is new
     options.set_memtable_prefix_bloom_ratio(MEMTABLE_BLOOM_SHARE)
     options.set_max_total_wal_size(WAL_BYTES_MAX)

@@ -1,6 +1,7 @@
 """The real clock, randomness, workers and files. The only module that may call them."""
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import os
@@ -224,7 +225,9 @@ class SystemFiles:
         os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
-        shutil.rmtree(path)
+        while os.path.lexists(path):
+            with contextlib.suppress(FileNotFoundError):  # somebody else removes it at the same time
+                shutil.rmtree(path)
 
     def sync_directory(self, path: str) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
