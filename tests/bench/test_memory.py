@@ -14,7 +14,7 @@ import pytest
 from atomlog.consumers.bench.memory import Step, growth
 from atomlog.consumers.bench.writes import batch, write_all
 from atomlog.consumers.store import AsyncStore
-from atomlog.kernel import keys
+from atomlog.kernel import key_allocator, keys
 from atomlog.kernel.log import segments
 
 WARM, COUNTED = 1_280, 2_560  # whole key pages
@@ -40,7 +40,7 @@ def traced() -> int:
 @pytest.mark.parametrize("leaks", [False, True], ids=["the program", "a planted leak of eight bytes a write"])
 def test_a_write_leaves_nothing_behind_in_memory(leaks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "_PAGES_CACHED_MAX", 2)
-    monkeypatch.setattr(keys, "_REFILL_PAGES_MAX", 1)  # keys that are made ahead
+    monkeypatch.setattr(key_allocator, "_REFILL_PAGES_MAX", 1)  # keys that are made ahead
     monkeypatch.setattr(segments, "CACHE_BYTES", 64 * 1024)
     tracemalloc.start()
     try:
