@@ -23,7 +23,7 @@ from atomlog.kernel.rocks import RocksKv, open_primary
 from atomlog.kernel.world import World
 
 HEADS: Final = "heads"
-HEADS_CACHE_BYTES: Final = 12 * 1024 * 1024  # filters and indexes of some million atoms; full after few writes
+HEADS_CACHE_SHARE: Final = 4  # a quarter of `block_cache_bytes`: filters and indexes, and few blocks beside them
 HEADS_BUFFER_BYTES: Final = 8 * 1024 * 1024  # heads are written as writes come, never all at once
 RIGHTS: Final = frozenset({"read", "write", "mark-source", "purge", "admin"})  # of the principal `local`
 DISK_CHECK_US: Final = 1_000_000
@@ -116,7 +116,7 @@ async def _all_of(works: Iterable[Awaitable[None]]) -> None:
 def _open_heads(parts: Parts, generation: Generation) -> RocksKv:
     """What is wrong with the heads stops writing, and nothing else."""
     try:
-        cache_bytes = min(parts.settings.block_cache_bytes, HEADS_CACHE_BYTES)
+        cache_bytes = parts.settings.block_cache_bytes // HEADS_CACHE_SHARE
         return open_primary(
             f"{generation.directory}/db", block_cache_bytes=cache_bytes, write_buffer_bytes=HEADS_BUFFER_BYTES
         )
