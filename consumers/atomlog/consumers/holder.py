@@ -23,7 +23,7 @@ from atomlog.kernel.rocks import RocksKv, open_primary
 from atomlog.kernel.world import World
 
 HEADS: Final = "heads"
-HEADS_CACHE_SHARE: Final = 4  # a quarter of `block_cache_bytes`: filters and indexes, and few blocks beside them
+HEADS_CACHE_SHARE: Final = 8  # an eighth of `block_cache_bytes`: few heads are looked at twice
 HEADS_BUFFER_BYTES: Final = 8 * 1024 * 1024  # heads are written as writes come, never all at once
 RIGHTS: Final = frozenset({"read", "write", "mark-source", "purge", "admin"})  # of the principal `local`
 DISK_CHECK_US: Final = 1_000_000
