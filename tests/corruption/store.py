@@ -13,6 +13,7 @@ from atomlog.kernel.ids import partition_of
 from atomlog.kernel.rocks import RocksKv
 from atomlog.kernel.settings import Settings
 from atomlog.projections.base import KvProjection
+from atomlog.projections.vectors import Vectors
 from tests.support.commands import until
 
 PARTITIONS: Final = 2
@@ -88,6 +89,12 @@ async def _make(root: Path, note: Path) -> None:
             ends = await _write(store, range(13, 19))
             await reader.wait_until_current()
             await until(lambda: any(live.glob("projections/vectors/g*/shards/manifest-00000004.json")), "the shards")
+            vectors = store.views["vectors"].follower
+            assert vectors is not None
+            projection = vectors._handle.projection
+            assert isinstance(projection, Vectors)
+            space = "hashing/1/64/cosine"
+            await until(lambda: projection.unembedded(space) == 0, "every text has its vector")
             receipts, continuations = await _read(store)
             _copy(live, root / "now")
             files = sorted(str(path.relative_to(live)) for path in live.rglob("*") if not path.is_dir())
