@@ -17,7 +17,7 @@ from atomlog.kernel.ports import Log
 from atomlog.kernel.system import SystemFiles
 from atomlog.kernel.tail import Checkpoint, EffectiveRecord
 from atomlog.projections.base import Projection
-from tests.consumers.worlds import QUICK, Stubborn, Toy, World, ids, open_files, run, toy, until
+from tests.consumers.worlds import QUICK, Stubborn, Toy, World, built_beside, ids, open_files, run, toy, until
 from tests.support.batches import STEP_US
 from tests.support.sealed import SleptClock
 
@@ -599,19 +599,6 @@ def test_the_watchdog_leaves_an_idle_or_held_follower_alone(tmp_path: Path) -> N
 
 
 # --- generations -------------------------------------------------------------------------------------------------
-
-
-async def built_beside(world: World, kind: Any, upto: int) -> None:
-    """What a rebuild does: a later generation up to some position, published."""
-    directory = world.directory(kind.name)
-    generation = directory.new_generation()
-    projection = kind.open_primary(generation.directory)
-    builder = world.builders[0]
-    records = [record for record in builder.records if record.position < upto]
-    projection.apply(0, records, builder.checkpoints[upto])
-    projection.sync()
-    projection.close()
-    directory.publish(generation)
 
 
 def test_a_published_generation_is_followed_and_positions_never_go_back(tmp_path: Path) -> None:

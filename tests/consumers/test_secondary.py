@@ -18,7 +18,7 @@ from atomlog.consumers.kinds import RocksKind
 from atomlog.consumers.secondary import LOOK_US, SecondaryView
 from atomlog.kernel.errors import AtomlogError
 from atomlog.projections.base import Projection
-from tests.consumers.worlds import World, ids, open_files, run, toy, until
+from tests.consumers.worlds import World, built_beside, ids, open_files, run, toy, until
 from tests.house.tree import ROOT
 
 
@@ -131,18 +131,6 @@ def test_a_secondary_without_any_generation_waits_and_then_says_so(tmp_path: Pat
     run(scenario())
 
 
-async def published_beside(world: World, kind: Any, upto: int) -> None:
-    directory = world.directory(kind.name)
-    generation = directory.new_generation()
-    projection = kind.open_primary(generation.directory)
-    builder = world.builders[0]
-    records = [record for record in builder.records if record.position < upto]
-    projection.apply(0, records, builder.checkpoints[upto])
-    projection.sync()
-    projection.close()
-    directory.publish(generation)
-
-
 def test_a_generation_that_another_process_takes_over_changes_under_a_reader_without_going_back(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = World.make(tmp_path)
@@ -152,7 +140,7 @@ def test_a_generation_that_another_process_takes_over_changes_under_a_reader_wit
             await view.wait_for({0: stop - 1}, world.deadline_us())
             async with view.pinned() as old:
                 digest = old.digest(0)
-                await published_beside(world, toy(), 10)
+                await built_beside(world, toy(), 10)
 
                 async def moved() -> bool:
                     await view.catch_up()
@@ -184,7 +172,7 @@ def test_a_newer_generation_is_not_read_before_it_has_come_as_far(tmp_path: Path
             view = await view_of(world, toy())
             await view.wait_for({0: stop - 1}, world.deadline_us())
             process.send_signal(signal.SIGSTOP)  # nobody brings the new one up
-            await published_beside(world, toy(), 10)
+            await built_beside(world, toy(), 10)
             for _ in range(5):
                 await asyncio.sleep(LOOK_US / 1_000_000)  # a view looks at most so often
                 await view.catch_up()

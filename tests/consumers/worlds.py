@@ -191,3 +191,16 @@ def kinds(*given: ProjectionKind) -> dict[str, ProjectionKind]:
 
 def _plain(one: LogRecord) -> Any:
     return one.record
+
+
+async def built_beside(world: World, kind: Any, upto: int) -> None:
+    """What a rebuild does: a later generation up to some position, published."""
+    directory = world.directory(kind.name)
+    generation = directory.new_generation()
+    projection = kind.open_primary(generation.directory)
+    builder = world.builders[0]
+    records = [record for record in builder.records if record.position < upto]
+    projection.apply(0, records, builder.checkpoints[upto])
+    projection.sync()
+    projection.close()
+    directory.publish(generation)

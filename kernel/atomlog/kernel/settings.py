@@ -66,7 +66,7 @@ class Settings:
                 raise fail(
                     "INVALID_INPUT", f"ATOMLOG_{field.name.upper()}={shown(raw)} is no {number.__name__}"
                 ) from None
-            if not 0 <= value < 2**53:
+            if not _is_right(value, field.type):
                 raise fail("INVALID_INPUT", f"ATOMLOG_{field.name.upper()}={shown(raw)} is out of range")
             changes[field.name] = value
         return replace(cls(), **changes)  # type: ignore[arg-type]
@@ -74,5 +74,6 @@ class Settings:
 
 def _is_right(value: object, kind: object) -> bool:
     """A number of the field's kind in 0 ≤ value < 2^53. True and False are none."""
-    is_number = type(value) is int or (kind in (float, "float") and isinstance(value, float))
-    return is_number and 0 <= value < 2**53  # type: ignore[operator]  # a number, by now
+    if type(value) is int:
+        return 0 <= value < 2**53
+    return kind in (float, "float") and isinstance(value, float) and 0 <= value < 2**53

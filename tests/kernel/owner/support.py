@@ -9,6 +9,7 @@ from typing import Any, Final
 from atomlog.kernel.commit_rule import INITIAL, Effective, Genesis, Void, fold
 from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.ids import format_id
+from atomlog.kernel.log.faults import Fault
 from atomlog.kernel.log.memory import MemoryLogServer
 from atomlog.kernel.owner import Owner
 from atomlog.kernel.ports import KeyPage
@@ -17,6 +18,19 @@ from tests.support.sealed import FaultyKeyStore
 
 HASTY: Final = replace(QUICK, write_timeout_ms=150)
 PATIENT: Final = replace(QUICK, write_timeout_ms=20_000)  # who waits so long fails: IN_DOUBT tells
+# What a fault of an append of one record leaves behind, when it is written again or claimed again after a doubt.
+VOIDS_OF_ONE_RECORD: Final[dict[Fault, dict[str, int]]] = {
+    Fault.NONE: {},
+    Fault.ERROR_BEFORE: {},
+    Fault.LOST_NOT_APPLIED: {},
+    Fault.LOST_APPLIED: {},
+    Fault.DELAYED: {"stale_term": 1},
+    Fault.DUPLICATED: {"seq_repeated": 1},
+    Fault.DUPLICATED_LATER: {"seq_repeated": 1},
+    Fault.TORN: {},
+    Fault.HANGS_NOT_APPLIED: {},
+    Fault.HANGS_APPLIED: {},
+}
 
 
 def server(partitions: int = 1) -> MemoryLogServer:

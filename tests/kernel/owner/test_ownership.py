@@ -19,6 +19,7 @@ from atomlog.schemas.revision import NO_INPUTS, Inputs
 from tests.kernel.owner.support import (
     HASTY,
     PATIENT,
+    VOIDS_OF_ONE_RECORD,
     GatedKeyStore,
     claimed,
     code_of,
@@ -187,22 +188,8 @@ async def assert_opens(bench: Bench, position: int, text: str) -> None:
     assert opened.text == text
 
 
-# What a fault of the KeysDestroyed of a take-over leaves behind, when the owner claims again.
-VOIDS_OF_KEYS = {
-    Fault.NONE: {},
-    Fault.ERROR_BEFORE: {},
-    Fault.LOST_NOT_APPLIED: {},
-    Fault.LOST_APPLIED: {},
-    Fault.DELAYED: {"stale_term": 1},
-    Fault.DUPLICATED: {"seq_repeated": 1},
-    Fault.DUPLICATED_LATER: {"seq_repeated": 1},
-    Fault.TORN: {},
-    Fault.HANGS_NOT_APPLIED: {},
-    Fault.HANGS_APPLIED: {},
-}
-
-
-@pytest.mark.parametrize("fault", VOIDS_OF_KEYS, ids=lambda fault: fault.name)
+# The KeysDestroyed of a take-over, when the owner claims again.
+@pytest.mark.parametrize("fault", VOIDS_OF_ONE_RECORD, ids=lambda fault: fault.name)
 async def test_each_fault_of_giving_up_keys_ends_with_an_owner_and_every_write_once(fault: Fault) -> None:
     log = server()
     bench = memory_bench(log, settings=HASTY)
@@ -219,7 +206,7 @@ async def test_each_fault_of_giving_up_keys_ends_with_an_owner_and_every_write_o
     log.deliver()
     await settle()
     assert verdicts(log)[0].count("Batch") == 2
-    assert verdicts(log)[1] == VOIDS_OF_KEYS[fault]
+    assert verdicts(log)[1] == VOIDS_OF_ONE_RECORD[fault]
     await owner.close()
 
 

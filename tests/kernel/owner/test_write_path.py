@@ -15,7 +15,7 @@ from atomlog.kernel.log.memory import MemoryLog, MemoryLogServer
 from atomlog.kernel.owner import Owner
 from atomlog.kernel.ports import LogRecord
 from atomlog.kernel.results import read_effective
-from tests.kernel.owner.support import HASTY, claimed, code_of, revise, server, settle, verdicts
+from tests.kernel.owner.support import HASTY, VOIDS_OF_ONE_RECORD, claimed, code_of, revise, server, settle, verdicts
 from tests.support.kernel_world import (
     Bench,
     batch,
@@ -240,22 +240,8 @@ def test_each_fault_of_a_claim_leaves_the_expected_voids(fault: Fault) -> None:
     run(scenario())
 
 
-# What a fault of the Fence that a refusal waits for leaves behind. REORDERED needs a second producer: see above.
-VOIDS_OF_A_FENCE = {
-    Fault.NONE: {},
-    Fault.ERROR_BEFORE: {},
-    Fault.LOST_NOT_APPLIED: {},
-    Fault.LOST_APPLIED: {},
-    Fault.DELAYED: {"stale_term": 1},
-    Fault.DUPLICATED: {"seq_repeated": 1},
-    Fault.DUPLICATED_LATER: {"seq_repeated": 1},
-    Fault.TORN: {},
-    Fault.HANGS_NOT_APPLIED: {},
-    Fault.HANGS_APPLIED: {},
-}
-
-
-@pytest.mark.parametrize("fault", VOIDS_OF_A_FENCE, ids=lambda fault: fault.name)
+# A Fence that a refusal waits for. REORDERED needs a second producer: see above.
+@pytest.mark.parametrize("fault", VOIDS_OF_ONE_RECORD, ids=lambda fault: fault.name)
 def test_each_fault_of_a_fence_leaves_the_expected_voids_and_no_wrong_answer(fault: Fault) -> None:
     async def scenario() -> None:
         log = server()
@@ -271,7 +257,7 @@ def test_each_fault_of_a_fence_leaves_the_expected_voids_and_no_wrong_answer(fau
         log.deliver()
         await settle()
         kinds, voids = verdicts(log)
-        assert voids == VOIDS_OF_A_FENCE[fault]
+        assert voids == VOIDS_OF_ONE_RECORD[fault]
         assert kinds.count("Batch") == 1
         assert "Fence" in kinds
         await owner.close()

@@ -18,7 +18,7 @@ from atomlog.kernel.keystore import MemoryKeyStore
 from atomlog.kernel.ports import KeyStore
 from atomlog.kernel.settings import Settings
 from atomlog.projections.read import reader
-from atomlog.projections.read.journal import BUFFERED_MAX, DAY_US, Journal, merge_inputs
+from atomlog.projections.read.journal import BUFFERED_MAX, DAY_US, merge_inputs
 from atomlog.projections.read.receipts import from_dict, receipt_from_bytes, score_bits, score_of
 from atomlog.projections.read.selectors import (
     ByIds,
@@ -35,7 +35,7 @@ from atomlog.projections.read.shelf import Kept, KeptReceipt, ReadOnlyShelf, Sql
 from atomlog.schemas.revision import ReadRange, ReadVersion, decode_clear, encode_clear, join_sealed, sealed_of
 from tests.projections.read.worlds import NAMES, NewWorld, World, atoms_of
 from tests.support.batches import LogBuilder, atom_id, create, member, retire, revise, slot
-from tests.support.sealed import OWNER, CountedRandomness, ring_of
+from tests.support.sealed import OWNER, ring_of
 
 
 def filled(world: World) -> list[Selector]:
@@ -291,13 +291,7 @@ def test_a_receipt_that_is_recorded_while_others_are_written_is_written_too(new_
         filled(world)
         await world.follow()
         receipt = (await world.read(ByIds(ids=(atom_id("p"),)))).receipt
-        journal = Journal(
-            world.shelf,
-            clock=world.clock,
-            randomness=CountedRandomness("held"),
-            workers=workers,
-            settings=world.settings,
-        )
+        journal = world.journal_with(workers, "held")
         first, second = (replace(receipt, receipt=journal.new_id()) for _ in range(2))
         await journal.record(first, b"{}")
         while not workers.asked:
@@ -330,13 +324,7 @@ def test_receipts_that_cannot_be_written_do_not_pile_up(new_world: NewWorld) -> 
         filled(world)
         await world.follow()
         receipt = (await world.read(ByIds(ids=(atom_id("p"),)))).receipt
-        journal = Journal(
-            world.shelf,
-            clock=world.clock,
-            randomness=CountedRandomness("full"),
-            workers=workers,
-            settings=world.settings,
-        )
+        journal = world.journal_with(workers, "full")
         given = []
         for _ in range(BUFFERED_MAX + 20):
             one = replace(receipt, receipt=journal.new_id())

@@ -9,7 +9,7 @@ from typing import Any
 from atomlog.kernel.content import ContentOpener
 from atomlog.kernel.kv import MemoryKv
 from atomlog.kernel.model import Positions
-from atomlog.kernel.ports import Kv, LogRecord
+from atomlog.kernel.ports import Kv, LogRecord, Workers
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.system import SystemFiles
 from atomlog.projections.base import Projection
@@ -131,13 +131,7 @@ class World:
             content=self.content,
             encoders=self.encoders,
         )
-        self.journal = Journal(
-            self.shelf,
-            clock=self.clock,
-            randomness=CountedRandomness(f"{self.seed}{id(self)}"),
-            workers=InlineWorkers(),
-            settings=self.settings,
-        )
+        self.journal = self.journal_with(InlineWorkers(), f"{self.seed}{id(self)}")
         self.reader = Reader(
             indexes=self,
             content=self.content,
@@ -149,6 +143,11 @@ class World:
             catch_up=self._catch_up,
             pins=Pins(self.clock, self.settings.cursor_ttl_ms),
         )
+
+    def journal_with(self, workers: Workers, seed: str) -> Journal:
+        """A journal over the world's shelf."""
+        randomness = CountedRandomness(seed)
+        return Journal(self.shelf, clock=self.clock, randomness=randomness, workers=workers, settings=self.settings)
 
     @property
     def log0(self) -> LogBuilder:

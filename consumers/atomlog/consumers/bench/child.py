@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict
 from typing import Any, Final
 
-from atomlog.consumers.bench.ladder import Bench, Rung, Sample, Scale, Side
+from atomlog.consumers.bench.ladder import SCALES, Bench, Rung, Sample, Scale, Side
 from atomlog.consumers.processes import SAFE_PATH, interpreter
 from atomlog.kernel import jsontext
 from atomlog.kernel.errors import fail
@@ -37,12 +37,12 @@ def run_side(rung: Rung, side: Side, directory: str, scale: Scale) -> Sample | N
     return None if found is None else Sample(**found)
 
 
-def main(rung_id: str, side: str, directory: str, scale: Scale) -> None:
+def main(rung_id: str, side: str, directory: str, scale: str) -> None:
     """The other end."""
     from atomlog.consumers.bench.registry import RUNGS  # the runner knows rungs that are in no registry
 
     rung = RUNGS[rung_id]
-    bench = Bench(directory=directory, scale=scale)
+    bench = Bench(directory=directory, scale=next(known for known in SCALES if known == scale))
     match side:
         case "prepare":
             rung.prepare(bench)
@@ -56,4 +56,4 @@ def main(rung_id: str, side: str, directory: str, scale: Scale) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])  # type: ignore[arg-type]
+    main(*sys.argv[1:])

@@ -8,7 +8,7 @@ import asyncio
 import gc
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
@@ -36,7 +36,7 @@ class Step:
         return {"writes": self.writes, "rss_bytes": self.rss_bytes, "cpu_s": round(self.cpu_s, 1)}
 
 
-async def steps(directory: str, writes: int, machine: Machine) -> AsyncIterator[Step]:
+async def steps(directory: str, writes: int, machine: Machine) -> AsyncGenerator[Step, None]:
     """Write to a new store, and measure `STEPS` times. Nothing is followed in this process."""
     size = writes // STEPS
     async with AsyncStore.open(directory, machine=machine, projections=(), follow=False) as store:
@@ -55,7 +55,7 @@ def growth(found: list[Step]) -> float:
 async def main(writes: int) -> None:
     found: list[Step] = []
     with tempfile.TemporaryDirectory(prefix="atomlog-memory-") as directory:
-        async with aclosing(steps(f"{directory}/store", writes, Machine())) as measured:  # type: ignore[type-var]
+        async with aclosing(steps(f"{directory}/store", writes, Machine())) as measured:
             async for step in measured:
                 found.append(step)
                 _print(step.to_dict())

@@ -38,7 +38,7 @@ class Scope:
             "policy": list(self.policies),
             "schema": list(self.schemas),
             "space": list(self.spaces),
-            "groups": _present({"and": _refs(self.group_and), "not": _refs(self.group_not)}),
+            "groups": _present({"and": format_refs(self.group_and), "not": format_refs(self.group_not)}),
             "time": _present({"from": _time(self.time_from_us), "to": _time(self.time_to_us)}),
             **{role: format_ref(target) for role, target in self.slots},
         }
@@ -123,7 +123,7 @@ def _time(time_us: int | None) -> str | None:
     return None if time_us is None else format_time(time_us)
 
 
-def _refs(refs: tuple[AtomRef, ...]) -> list[str]:
+def format_refs(refs: tuple[AtomRef, ...]) -> list[str]:
     return [format_ref(ref) for ref in refs]
 
 

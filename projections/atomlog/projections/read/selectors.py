@@ -12,7 +12,7 @@ from atomlog.kernel.findings import member_path
 from atomlog.kernel.ids import format_id, invalid, parse_id, parse_name, shown
 from atomlog.kernel.jsontext import check_json
 from atomlog.projections.read.refs import DEFAULT_HOME, AtomRef, KeyHome, format_ref, parse_ref
-from atomlog.projections.read.scope import ANYTHING, Scope, parse_refs, parse_scope, require_keys
+from atomlog.projections.read.scope import ANYTHING, Scope, format_refs, parse_refs, parse_scope, require_keys
 
 IDS_MAX: Final = 1_000  # ids of one read: what one page can hold at most
 QUERY_BYTES_MAX: Final = 64 * 1024  # UTF-8 of one query text, as large as a value may be
@@ -120,7 +120,7 @@ def selector_dict(selector: Selector) -> dict[str, Any]:
     match selector:
         case ByIds(ids=ids, revision=revision):
             shown = {} if revision is None else {"revision": format_id(revision)}
-            return {"type": "ids", "ids": _refs(ids), **shown}
+            return {"type": "ids", "ids": format_refs(ids), **shown}
         case History(atom=atom):
             return {"type": "history", "atom": format_ref(atom)}
         case Relations(target=target, role=role):
@@ -270,7 +270,7 @@ def _numbers(value: object, path: str) -> tuple[float, ...]:
 
 
 def _members_dict(selector: Members) -> dict[str, Any]:
-    parts = {"and": _refs(selector.and_), "or": _refs(selector.or_), "not": _refs(selector.not_)}
+    parts = {"and": format_refs(selector.and_), "or": format_refs(selector.or_), "not": format_refs(selector.not_)}
     shown: dict[str, Any] = {"type": "members", "group": format_ref(selector.group)}
     shown |= {name: refs for name, refs in parts.items() if refs}
     return shown | ({"include_retired": True} if selector.include_retired else {})
@@ -284,7 +284,3 @@ def _recall_dict(selector: Recall) -> dict[str, Any]:
     if scope := selector.scope.to_dict():
         shown["scope"] = scope
     return shown
-
-
-def _refs(refs: tuple[AtomRef, ...]) -> list[str]:
-    return [format_ref(ref) for ref in refs]
