@@ -45,11 +45,12 @@ class Claimer:
         self._committer = committer
         self._won: asyncio.Future[bool] | None = None
 
-    async def claim(self, *, over_others: bool) -> None:
+    async def claim(self, *, over_others: bool, after: bytes | None = None) -> None:
         """Returns as the owner, without another await after that was seen.
 
         NOT_OWNER when another one won; unless `over_others`, also when the last Claim is not an own one: who lost
-        the partition does not take it back by itself.
+        the partition does not take it back by itself. With `after` also when that is not the chain at the log's end:
+        somebody has written since it was decided to claim.
 
         Raises what the log and the key store raise; the Claim may then be effective all the same.
         """
@@ -60,7 +61,8 @@ class Claimer:
         # 2. Only who has read the log to its end may claim.
         end = await self._log.end(self._partition)
         await self._following.until(lambda: self._following.checkpoint.position >= end)
-        if not over_others and self._following.checkpoint.state.owner != self._term.owner:
+        state = self._following.checkpoint.state
+        if (not over_others and state.owner != self._term.owner) or (after is not None and state.chain != after):
             raise self.not_owner()
         self._check_clock()
         # 3. Append the Claim and see whether it is the effective one.
@@ -93,7 +95,8 @@ class Claimer:
         """NOT_OWNER naming who claimed last."""
         claim = self._settled.place(self._partition).claim
         details = [{"partition": self._partition, **claim}]
-        message = f"partition {self._partition} is owned by another process"
+        whose = "owned by another process" if claim and "released" not in claim else "owned by nobody at the moment"
+        message = f"partition {self._partition} is {whose}"
         return fail("NOT_OWNER", message, details=details, retry_after_ms=RETRY_MS)
 
     def _holds(self) -> bool:

@@ -69,7 +69,10 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """How far a partition is applied, and what is counted on the way."""
+    """How far a partition is applied, and what is counted on the way.
+
+    `claim`: owner, endpoint, node and pid of the last Claim; `released`, why, once that owner gave the term up.
+    """
 
     checkpoint: Checkpoint = START
     recorded_at_us: int = -(2**62)
@@ -202,6 +205,8 @@ class Heads:
                 claim = record.datum()
                 shown = {name: claim[name] for name in ("endpoint", "node", "pid")}
                 place = replace(place, claim={"owner": record.record.owner.hex(), **shown})
+            elif record.kind == "Release":
+                place = replace(place, claim={**place.claim, "released": record.datum()["reason"]})
             elif record.kind == "KeysDestroyed":
                 for page in record.datum()["pages"]:
                     key = b"x" + u16(partition) + page["page"]

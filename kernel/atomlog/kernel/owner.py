@@ -140,11 +140,15 @@ class Owner:
         except TimeoutError:
             return model.Outcome(state="unknown")
 
-    async def claim(self) -> None:
-        """Become the owner, or raise NOT_OWNER naming who is. Joins a claim that is on its way."""
+    async def claim(self, *, after: bytes | None = None) -> None:
+        """Become the owner, or raise NOT_OWNER naming who is. Joins a claim that is on its way.
+
+        `after`: only while the chain at the log's end is this one, `place().checkpoint.state.chain` when it was
+        decided. Else two who decide at the same time take the partition from each other.
+        """
         self._check_running()
         if not self._owns():
-            await self._claimed(self._begin_claim(over_others=True))
+            await self._claimed(self._begin_claim(over_others=True, after=after))
 
     async def release(self, reason: str) -> None:
         """Answer what is in hand and give the term up, so that a successor need not wait."""
@@ -316,11 +320,11 @@ class Owner:
     def _owns(self) -> bool:
         return self._phase == "owner"
 
-    def _begin_claim(self, *, over_others: bool = False) -> "asyncio.Task[None]":
+    def _begin_claim(self, *, over_others: bool = False, after: bytes | None = None) -> "asyncio.Task[None]":
         """Claim, or join the claim under way. Unless `over_others`, only while the last Claim is an own one."""
         if self._claiming is None or self._claiming.done():
             self._phase = "claiming"
-            self._claiming = asyncio.create_task(self._claim(over_others or self._log.exclusive))
+            self._claiming = asyncio.create_task(self._claim(over_others or self._log.exclusive, after))
             self._claiming.add_done_callback(_seen)
         return self._claiming
 
@@ -331,10 +335,10 @@ class Owner:
             raise fail("NOT_OWNER", "the store is closed")
         claiming.result()
 
-    async def _claim(self, over_others: bool) -> None:
+    async def _claim(self, over_others: bool, after: bytes | None) -> None:
         try:
             async with asyncio.timeout(self._world.timeout_s):
-                await self._claimer.claim(over_others=over_others)
+                await self._claimer.claim(over_others=over_others, after=after)
         except TimeoutError:
             raise self._in_doubt("the claim was not read back in time") from None
         except OSError as error:

@@ -105,6 +105,47 @@ async def test_an_owner_in_doubt_does_not_claim_over_a_successor() -> None:
     await second.close()
 
 
+async def test_of_two_who_decide_to_claim_at_the_same_time_one_does() -> None:
+    log = server()
+    one = memory_bench(log, seed="one", settings=PATIENT)
+    first, second = await one.owner(), await sharing(one, log, seed="two").owner()
+    seen = first.place().checkpoint.state.chain
+    assert await code_of(first.claim(after=seen)) == "accepted"
+    assert await code_of(second.claim(after=seen)) == "NOT_OWNER"
+    assert (first.phase, second.phase) == ("owner", "standby")
+    assert kinds(log).count("Claim") == 1
+    await first.close()
+    await second.close()
+
+
+async def test_who_decided_to_claim_does_not_when_the_owner_has_written_since() -> None:
+    log = server()
+    one = memory_bench(log, seed="one", settings=PATIENT)
+    first, second = await claimed(one), await sharing(one, log, seed="two").owner()
+    await settle()
+    seen = second.place().checkpoint.state.chain
+    await write(first, batch("k", create("a")))
+    assert await code_of(second.claim(after=seen)) == "NOT_OWNER"
+    assert await code_of(second.claim(after=second.place().checkpoint.state.chain)) == "accepted"
+    await first.close()
+    await second.close()
+
+
+async def test_heads_know_that_the_owner_gave_its_term_up_until_the_next_claim() -> None:
+    log = server()
+    bench = memory_bench(log, settings=PATIENT)
+    owner = await claimed(bench)
+    assert "released" not in owner.place().claim
+    await owner.release("tea time")
+    assert owner.place().claim["released"] == "tea time"
+    with pytest.raises(AtomlogError, match="owned by nobody") as refused:
+        await write(owner, batch("k", create("a")))
+    assert refused.value.details[0]["released"] == "tea time"
+    await owner.claim()
+    assert "released" not in owner.place().claim
+    await owner.close()
+
+
 class GatedOutlines(FaultyKeyStore):
     """Says which pages there are only when the gate opens."""
 
