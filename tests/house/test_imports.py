@@ -11,7 +11,7 @@ from tests.house.tree import imports, is_within
 HOMES: dict[str, tuple[str, ...]] = {
     "click": ("atomlog.consumers.cli",),
     "crc32c": ("atomlog.kernel.log.frames", "atomlog.kernel.rocks_files"),
-    "cryptography": ("atomlog.kernel.sealing",),
+    "cryptography": ("atomlog.kernel.sealing", "atomlog.consumers.cluster.credentials"),
     "eventsourcing": ("atomlog.consumers.bench.peers",),
     "fastavro": ("atomlog.schemas.codec",),
     "hnswlib": ("atomlog.projections.vectors.hnsw", "atomlog.consumers.bench.vectors"),

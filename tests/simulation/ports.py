@@ -448,6 +448,12 @@ class SimulatedFiles:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return bytes(inode.cached)
 
+    def mode(self, path: str) -> int:
+        """Nobody else is in a simulation."""
+        if not self.exists(path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return 0o600
+
     def write_atomic(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         temporary = f"{path}.{self._process.machine.chance.randbytes(4).hex()}.tmp"
         file = self.open(temporary, write=True, create=True)

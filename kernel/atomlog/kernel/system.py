@@ -242,6 +242,9 @@ class SystemFiles:
         with os.fdopen(_opened(path, os.O_RDONLY | os.O_CLOEXEC, directory=False), "rb") as file:
             return file.read()
 
+    def mode(self, path: str) -> int:
+        return stat.S_IMODE(os.stat(path).st_mode)
+
     def write_atomic(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         temporary = f"{path}.{secrets.token_hex(4)}.tmp"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)

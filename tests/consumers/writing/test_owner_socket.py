@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from atomlog.consumers import owner_socket
+from atomlog.consumers import exchange, owner_socket
 from atomlog.consumers.owner_socket import NAME, OwnerConnection, OwnerServer
 from atomlog.kernel import jsontext
 from atomlog.kernel.bounds import REQUEST_BYTES_MAX
@@ -190,7 +190,7 @@ async def test_a_reader_that_does_not_read_is_asked_no_more_and_holds_up_nobody(
         good = await OwnerConnection.open(str(tmp_path))
         for n in range(100):
             assert await ask(good, "say", text=n) == n
-        assert len(echo.asked) < owner_socket.REQUESTS_MAX + 1_000
+        assert len(echo.asked) < exchange.REQUESTS_MAX + 1_000
         assert not sending.done()
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)

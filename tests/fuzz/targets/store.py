@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from atomlog.consumers.generations import GenerationDirectory
-from atomlog.consumers.owner_socket import _receive
+from atomlog.consumers.exchange import receive
 from atomlog.consumers.store_arguments import positions_of
 from atomlog.consumers.store_config import FILE, StoreConfig
 from atomlog.kernel.errors import AtomlogError, from_dict
@@ -61,7 +61,7 @@ async def _converse(data: bytes) -> None:
     reader.feed_data(data)
     reader.feed_eof()
     while True:
-        message = await _receive(reader)
+        message = await receive(reader)
         try:
             _asked(message)
         except AtomlogError as error:

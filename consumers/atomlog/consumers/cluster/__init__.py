@@ -1,0 +1,1 @@
+"""A store on Kafka: its nodes, who of them owns a partition, and how they talk to each other."""
