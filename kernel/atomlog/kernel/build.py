@@ -85,7 +85,7 @@ class Builder:
             revision_schema=REVISION_SCHEMA,
             space=prepared.request.space,
             principal=prepared.principal,
-            inbox=None,
+            inbox=prepared.request.inbox,
             revisions=tuple([revision.data for revision in revisions]),
         )
 

@@ -115,11 +115,12 @@ _GRAVITY: Final = (
 
 def _profiles(case: Case, rules: Rules) -> tuple[list[str], list[Detail]]:
     """The kind of provenance of each change, and what keeps one from being what its schema says."""
+    rights = rules.rights if case.request.rights is None else case.request.rights
     kinds: list[str] = []
     failures: list[Detail] = []
     for index, change in enumerate(case.request.changes):
         if isinstance(change, model.Retire):
-            kinds.append("source" if "mark-source" in rules.rights else "generated")
+            kinds.append("source" if "mark-source" in rights else "generated")
             continue
         slots: Sequence[model.SlotRequest | Slot]
         slots = case.head(index).clear.slots if isinstance(change.slots, model.Keep) else change.slots
@@ -132,7 +133,7 @@ def _profiles(case: Case, rules: Rules) -> tuple[list[str], list[Detail]]:
             receipts=len(change.provenance.receipts),
             kind=change.provenance.kind,
         )
-        kind, found = check_profile(profile, rights=rules.rights, strict=rules.strict)
+        kind, found = check_profile(profile, rights=rights, strict=rules.strict)
         kinds.append(kind)
         failures += found
     return kinds, failures

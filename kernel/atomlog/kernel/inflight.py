@@ -77,7 +77,7 @@ class Ask:
     def accept(self, result: model.WriteResult) -> None:
         self._accept(result)
         for ask in self.joined:
-            ask._accept(replace(result, replayed=True))
+            ask._accept(replace(result, replayed=ask.prepared.request.repeats(self.prepared.request.inbox)))
 
     def _accept(self, result: model.WriteResult) -> None:
         self.answer.give(model.Outcome(state="accepted", result=result) if self.question else result)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from atomlog.kernel.ids import format_id
+from atomlog.schemas.batch import Inbox
 from atomlog.schemas.revision import ValidTime
 
 Positions = Mapping[int, int]
@@ -169,7 +170,8 @@ Precondition = HeadIs | Absent | HeadUnchanged | RangeUnchanged | ScopeUnchanged
 class WriteRequest:
     """One parsed batch. `canonical` is the canonical JSON of {changes, preconditions, session} as sent.
 
-    `levels`: how deep the whole batch is nested if it is simple JSON (`jsontext.simple_copy`), else None.
+    `levels`: how deep the whole batch is nested if it is simple JSON (`jsontext.simple_copy`), else None. `inbox`: the
+    record that asked for it, and `rights` those of who wrote that record; None = not over an inbox, all of the process.
     """
 
     space: str
@@ -178,6 +180,12 @@ class WriteRequest:
     preconditions: tuple[Precondition, ...]
     canonical: bytes
     levels: int | None = field(default=None, compare=False)
+    inbox: Inbox | None = field(default=None, compare=False)
+    rights: frozenset[str] | None = field(default=None, compare=False)
+
+    def repeats(self, inbox: Inbox | None) -> bool:
+        """False when the batch that answers this request came from the very record that asks: it is no repetition."""
+        return self.inbox is None or self.inbox != inbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

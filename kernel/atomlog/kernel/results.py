@@ -18,7 +18,10 @@ from atomlog.schemas.revision import ATOM, REVISION
 def write_result(
     request: model.WriteRequest, partition: int, batch: Batch, record: EffectiveRecord, *, replayed: bool = False
 ) -> model.WriteResult:
-    """Revisions stand in the batch in the order of the changes; aliases come from the request, which has the same."""
+    """Revisions stand in the batch in the order of the changes; aliases come from the request, which has the same.
+
+    A record of an inbox that is carried out a second time has the result that it had the first time, to the byte.
+    """
     aliases = [change.alias for change in request.changes] or [None] * len(batch.revisions)
     results = tuple(
         model.ChangeResult(alias=alias, atom=revision[ATOM], revision=revision[REVISION])
@@ -27,7 +30,7 @@ def write_result(
     receipt = model.WriteReceipt(
         space=batch.space, partition=partition, position=record.position, term=record.record.term, chain=record.chain
     )
-    return model.WriteResult(results=results, receipt=receipt, replayed=replayed)
+    return model.WriteResult(results=results, receipt=receipt, replayed=replayed and request.repeats(batch.inbox))
 
 
 async def read_effective(log: Log, partition: int, position: int) -> EffectiveRecord:

@@ -31,7 +31,11 @@ _FIXED_SIZES: Final = (32, 32, 9, 8, 8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inbox:
-    """Where a request came from when it came over an inbox topic."""
+    """The record of an inbox topic that asked for a batch.
+
+    `topic` is the id under which the topic was registered, as 32 hexadecimal digits: one that is made anew counts its
+    offsets from 0 again, under another id.
+    """
 
     topic: str
     partition: int

@@ -50,7 +50,14 @@ KIND_SCHEMAS: Final[Mapping[str, tuple[str, ...]]] = {
         "MoveIn",
     )
 }
-OTHER_SCHEMAS: Final = ("RevisionV1", "ContentV1", "KeyPageV1")
+OTHER_SCHEMAS: Final = (
+    "RevisionV1",
+    "ContentV1",
+    "KeyPageV1",
+    "WriteRequestV1",
+    "WriteOutcomeV1",
+    "InboxV1",
+)
 
 Datum = dict[str, Any]
 
@@ -140,6 +147,21 @@ def decode(value: bytes, kind: str) -> Datum:
     if digest not in kind_fingerprints(kind):
         raise WireError(f"value: schema {digest.hex()} is none of kind {kind}")
     return decode_datum(by_fingerprint()[digest], datum)
+
+
+def encode_as(name: str, datum: Datum) -> bytes:
+    """A value that is no record of the log, under this schema, e.g. `InboxV1`, in single-object form. Strict."""
+    schema = load(name)
+    return wrap(schema.fingerprint, encode_datum(schema, datum))
+
+
+def decode_as(name: str, value: bytes) -> Datum:
+    """The datum of a single-object value of this schema; WireError when it is none."""
+    digest, datum = unwrap(value)
+    schema = load(name)
+    if digest != schema.fingerprint:
+        raise WireError(f"value: schema {digest.hex()} is not {name}, which is {schema.fingerprint.hex()}")
+    return decode_datum(schema, datum)
 
 
 def decode_datum(schema: Schema, datum: bytes) -> Datum:
