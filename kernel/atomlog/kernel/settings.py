@@ -39,6 +39,14 @@ class Settings:
     receipt_retention_days: int = 90
     cursor_ttl_ms: int = 3_600_000
     key_wait_ms: int = 2_000
+    lease_ms: int = 5_000
+    heartbeat_ms: int = 1_000
+    standby_backoff_ms: int = 2_000
+    claim_lag_records: int = 1_000
+    claim_lag_ms: int = 2_000
+    terms_per_minute_max: int = 30
+    metadata_refresh_ms: int = 30_000
+    node_call_timeout_ms: int = 30_000
 
     def __post_init__(self) -> None:
         """INVALID_INPUT names each value that is no number of its kind, or out of range."""
