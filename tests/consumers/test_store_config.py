@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from atomlog.consumers.store_config import ReplayOf, StoreConfig
+from atomlog.consumers.store_config import KafkaPlace, ReplayOf, StoreConfig
 from atomlog.kernel import jsontext
 from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.system import SystemFiles
@@ -36,6 +36,7 @@ def refused(path: Path) -> AtomlogError:
         {},
         {"partitions": 4_096, "shard_rows": 512, "vector_spaces": ("supplied.sift/1/128/l2", "hashing/1/64/ip")},
         {"vector_spaces": ()},
+        {"kafka": KafkaPlace(cluster_id="kPOdLy9nRJqm", prefix="team.notes"), "blobs": "/shared/blobs"},
         {"replay": ReplayOf(source="/there", positions={0: 17, 1: -1}, master_key="/there/master.key")},
     ],
 )
@@ -105,6 +106,12 @@ def test_a_store_of_a_newer_program_is_told_apart_from_a_damaged_one(tmp_path: P
         ("shard_rows", -1),
         ("vector_spaces", ["hashing"]),
         ("vector_spaces", "hashing/1/512/cosine"),
+        ("kafka", {"cluster_id": "x"}),
+        ("kafka", {"cluster_id": "", "prefix": "atomlog"}),
+        ("kafka", {"cluster_id": "x", "prefix": "a b"}),
+        ("kafka", {"cluster_id": "x", "prefix": "atomlog", "more": 1}),
+        ("blobs", ""),
+        ("blobs", 7),
         ("replay", {"source": "x"}),
         ("replay", {"source": "x", "master_key": "y", "positions": {"a": 1}}),
     ],

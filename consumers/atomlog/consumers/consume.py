@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
+from atomlog.consumers.assignment import check_assignment
 from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.follower import Follower
 from atomlog.consumers.generations import GenerationDirectory, HeldLock
@@ -30,6 +31,7 @@ async def run_consumer(
     machine: Machine | None = None,
     on_event: OnEvent = log_event,
     wait: bool = False,
+    partitions: str | Sequence[int] | None = None,
     status_seconds: float | None = None,
     stop: asyncio.Event | None = None,
 ) -> int:
@@ -37,7 +39,8 @@ async def run_consumer(
 
     Each is followed on its own: another one's quarantine or Repair does not concern it. Events go to `on_event`, with
     `{"event": "status", "projections": […]}` every `status_seconds`. `wait`: until other processes give their locks
-    back, instead of STORE_LOCKED. Signals are handled only on the main thread's event loop.
+    back, instead of STORE_LOCKED. `partitions`: those that these projections are followed for from now on, or `all`;
+    None = those that they were followed for before, all at first. Signals are handled only on the main thread's event loop.
 
     Raises:
         STORE_NOT_FOUND, STORE_TOO_NEW, STORE_READ_ONLY, INVALID_INPUT, STORE_LOCKED naming the process that follows.
@@ -49,6 +52,7 @@ async def run_consumer(
     config = StoreConfig.load(machine.files, directory)
     if config.read_only:
         raise fail("STORE_READ_ONLY", f"{directory} is a replayed copy: nothing comes that could be followed")
+    assigned = None if partitions is None else check_assignment(partitions, config.partitions, "partitions")
     async with AsyncExitStack() as closing:
         ending = _Ending(stop)
         closing.callback(ending.listen())
@@ -62,9 +66,10 @@ async def run_consumer(
             on_event=on_event,
         )
         closing.push_async_callback(parts.close)
+        await parts.start()
         followers: list[Follower] = []
         for name in chosen:
-            follower = await _start(parts, name, wait, ending)
+            follower = await _start(parts, name, wait, assigned, ending)
             if follower is None:
                 return ending.code
             closing.push_async_callback(follower.close)
@@ -96,7 +101,9 @@ class _Ending:
         self.event.set()
 
 
-async def _start(parts: Parts, name: str, wait: bool, ending: _Ending) -> Follower | None:
+async def _start(
+    parts: Parts, name: str, wait: bool, assigned: Sequence[int] | None, ending: _Ending
+) -> Follower | None:
     """The follower of one projection; None when this process is to end before it got the lock."""
     directory = GenerationDirectory(parts.machine.files, parts.directory, name, parts.on_event)
     lock: HeldLock | None = directory.lock() if not wait else directory.try_lock()
@@ -107,6 +114,12 @@ async def _start(parts: Parts, name: str, wait: bool, ending: _Ending) -> Follow
         if ending.event.is_set():
             return None
         lock = directory.try_lock()
+    if assigned is not None:
+        try:
+            directory.assign(assigned, parts.config.partitions)
+        except BaseException:
+            lock.release()
+            raise
     return await Follower.start(parts.context, directory, projection_kind(parts, name), lock=lock)
 
 

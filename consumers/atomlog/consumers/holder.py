@@ -16,6 +16,7 @@ from atomlog.kernel import model
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.heads import Heads, Place
 from atomlog.kernel.ids import parse_key, parse_name, partition_of
+from atomlog.kernel.log.embedded import EmbeddedLog
 from atomlog.kernel.owner import Owner
 from atomlog.kernel.plan import Rules
 from atomlog.kernel.requests import parse_write
@@ -46,10 +47,11 @@ class Holder:
 
         Raises NOT_OWNER naming the process that holds the store; nothing is held then.
         """
+        log = embedded_log(parts)
         async with AsyncExitStack() as taking:  # whatever of giving back fails, the rest of it is given back, too
             for partition in range(parts.config.partitions):
-                await parts.log.acquire(partition)
-                taking.push_async_callback(parts.log.release, partition)
+                await log.acquire(partition)
+                taking.push_async_callback(log.release, partition)
             directory = GenerationDirectory(parts.machine.files, parts.directory, HEADS, parts.on_event)
             lock = directory.lock()
             taking.callback(lock.release)
@@ -82,7 +84,7 @@ class Holder:
         """Answer what is in hand, then give everything back, whatever of it fails."""
         async with AsyncExitStack() as closing:
             for partition in self.owners:
-                closing.push_async_callback(self._parts.log.release, partition)
+                closing.push_async_callback(embedded_log(self._parts).release, partition)
             closing.callback(self._heads_lock.release)
             closing.callback(self._heads.close)
             closing.push_async_callback(self._close_owners)
@@ -104,6 +106,13 @@ class Holder:
         if op == "places":
             return {str(partition): place_dict(place) for partition, place in (await self.places()).items()}
         raise fail("INVALID_INPUT", f"the owner knows no request {ascii(op)[:40]}")
+
+
+def embedded_log(parts: Parts) -> EmbeddedLog:
+    """The log of a store that one process holds: it is in the directory."""
+    if parts.embedded is None:
+        raise ValueError(f"{parts.directory} is a node of a shared store: nobody holds all of it")
+    return parts.embedded
 
 
 async def _all_of(works: Iterable[Awaitable[None]]) -> None:
@@ -151,7 +160,7 @@ def _world(parts: Parts, heads: Heads) -> World:
         endpoint=f"unix:{NAME}",
         say=parts.on_event,
         admit=_disk_gate(parts),
-        clean_tail=lambda partition: not parts.log.tail_was_cut(partition),
+        clean_tail=lambda partition: not embedded_log(parts).tail_was_cut(partition),
     )
 
 

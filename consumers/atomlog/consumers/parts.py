@@ -1,5 +1,6 @@
 """The parts of an open store. This is the composition root: the one module that names what stands behind the ports."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -19,7 +20,7 @@ from atomlog.kernel.keys import KeyRing
 from atomlog.kernel.keystore import SqliteKeyStore
 from atomlog.kernel.log.embedded import EmbeddedLog
 from atomlog.kernel.log.places import check_partitions
-from atomlog.kernel.ports import Clock, Files, KeyStore, Kv, Randomness, Workers
+from atomlog.kernel.ports import Clock, Files, KeyStore, Kv, Log, Randomness, Workers
 from atomlog.kernel.sealing import load_master_key
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.system import SystemClock, SystemFiles, SystemRandomness, ThreadWorkers
@@ -46,11 +47,12 @@ class Machine:
     clock: Clock = field(default_factory=SystemClock)
     randomness: Randomness = field(default_factory=SystemRandomness)
     workers: Workers = field(default_factory=ThreadWorkers)
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)  # has passwords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What stands behind an open store."""
+    """What stands behind an open store. `embedded` is the log where it is in the directory, else None."""
 
     directory: str
     config: StoreConfig
@@ -59,10 +61,12 @@ class Parts:
     bounds: Bounds
     read_only: bool
     on_event: OnEvent
-    log: EmbeddedLog
+    log: Log
+    embedded: EmbeddedLog | None
     keys: KeyStore
     ring: KeyRing
     blobs: DirectoryBlobStore
+    blob_directory: str
     content: ContentOpener
     journal: Journal
     spaces: Mapping[str, VectorSpace]
@@ -81,6 +85,9 @@ class Parts:
             on_event=self.on_event,
         )
 
+    async def start(self) -> None:
+        """Reach what is outside this machine; nothing to do for a store that is a directory alone."""
+
     async def close(self) -> None:
         await self.journal.close()
         await self.log.close()
@@ -97,7 +104,7 @@ def open_parts(
     machine: Machine | None = None,
     on_event: OnEvent = log_event,
 ) -> Parts:
-    """Open everything but the projections and the write side. Takes no lock."""
+    """Put together everything but the projections and the write side. Takes no lock; `start` it before it is used."""
     machine = machine or Machine()
     check_partitions(machine.files, directory, config.partitions)
     keys = SqliteKeyStore(f"{directory}/keys.sqlite", machine.workers)
@@ -111,7 +118,18 @@ def open_parts(
         clock=machine.clock,
         key_wait_ms=settings.key_wait_ms,
     )
-    blobs = DirectoryBlobStore(machine.files, machine.workers, f"{directory}/blobs")
+    blob_directory = config.blobs or f"{directory}/blobs"
+    blobs = DirectoryBlobStore(machine.files, machine.workers, blob_directory)
+    embedded = EmbeddedLog(
+        files=machine.files,
+        workers=machine.workers,
+        clock=machine.clock,
+        directory=directory,
+        log_id=config.log_id,
+        partitions=config.partitions,
+        settings=settings,
+        owner_info={"endpoint": f"unix:{OWNER_SOCKET}"},
+    )
     spaces = {space: parse_vector_space(space, "vector_spaces") for space in config.vector_spaces}
     return Parts(
         directory=directory,
@@ -121,19 +139,12 @@ def open_parts(
         bounds=Bounds(),
         read_only=read_only or config.read_only,
         on_event=on_event,
-        log=EmbeddedLog(
-            files=machine.files,
-            workers=machine.workers,
-            clock=machine.clock,
-            directory=directory,
-            log_id=config.log_id,
-            partitions=config.partitions,
-            settings=settings,
-            owner_info={"endpoint": f"unix:{OWNER_SOCKET}"},
-        ),
+        log=embedded,
+        embedded=embedded,
         keys=keys,
         ring=ring,
         blobs=blobs,
+        blob_directory=blob_directory,
         content=ContentOpener(ring, blobs),
         journal=Journal(
             _shelf(directory, read_only=read_only),

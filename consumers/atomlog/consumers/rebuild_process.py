@@ -139,6 +139,7 @@ async def _run(job: RebuildJob) -> RebuildReport:
         on_event=say,
     )
     try:
+        await parts.start()
         directory = GenerationDirectory(parts.machine.files, job.directory, job.name, say)
         told = _Told(parts.machine.clock)
         return await run_job(job, parts.context, directory, kind_of(parts, job.name), parts.content, told)

@@ -79,6 +79,7 @@ async def replay_until(
     config = StoreConfig.load(machine.files, source)
     parts = open_parts(source, config, settings=settings, read_only=True, machine=machine)
     try:
+        await parts.start()
         until = await resolve_until(parts, positions, time_us)
         with _Workshop(machine, target) as work:
             records = await copy_log(parts, work.store, until, lambda done, total: progress("log", done, total))
@@ -87,7 +88,7 @@ async def replay_until(
             await copy_blobs(parts, work.store)
             copy_embeddings(parts, work.store, f"{work.directory}/scratch")
             origin = ReplayOf(source=absolute(source), positions=until, master_key=_key(parts, master_key_file))
-            replace(config, replay=origin).save(machine.files, work.store)
+            replace(config, kafka=None, blobs=None, replay=origin).save(machine.files, work.store)
             reports = await rebuild(work.store, PROJECTIONS, settings=settings, progress=progress)
             error = first_error(reports)
             if error is not None:

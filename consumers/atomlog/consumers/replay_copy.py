@@ -94,7 +94,7 @@ async def copy_keys(parts: Parts, store: str) -> None:
 
 async def copy_blobs(parts: Parts, store: str) -> None:
     """Every blob; which of them the copied records name is sealed inside them."""
-    files, root = parts.machine.files, f"{parts.directory}/blobs"
+    files, root = parts.machine.files, parts.blob_directory
     blobs = DirectoryBlobStore(files, parts.machine.workers, f"{store}/blobs")
     for first in filter(_BYTE.fullmatch, files.list(root)):
         for second in filter(_BYTE.fullmatch, files.list(f"{root}/{first}")):

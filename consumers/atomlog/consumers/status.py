@@ -43,8 +43,8 @@ async def store_status(parts: Parts, writing: WriteSide, indexes: OpenIndexes) -
 
 async def _partition(parts: Parts, number: int, place: Mapping[str, Any]) -> Mapping[str, Any]:
     end = await parts.log.end(number)
-    note = parts.log.owner_note(number)
     owner = place.get("owner") or {}
+    note = owner if parts.embedded is None else parts.embedded.owner_note(number)
     holder = {"id": owner.get("owner"), "pid": note.get("pid"), "endpoint": note.get("endpoint")} if note else None
     return {
         "partition": number,

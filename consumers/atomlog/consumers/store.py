@@ -22,6 +22,7 @@ from atomlog.consumers.quote import Quote, read_quote
 from atomlog.consumers.status import Status, store_status
 from atomlog.consumers.store_arguments import (
     Id,
+    everywhere,
     id_list,
     name_list,
     positions_of,
@@ -46,6 +47,7 @@ from atomlog.projections.read.refs import DEFAULT_HOME, DEFAULT_SPACE, KeyHome
 from atomlog.projections.read.selectors import Selector, parse_ids, parse_selector
 
 if TYPE_CHECKING:
+    from atomlog.consumers.export.job import ExportReport
     from atomlog.consumers.rebuild import Progress
     from atomlog.consumers.rebuild_job import RebuildReport
 
@@ -147,6 +149,7 @@ class AsyncStore:
             )
             async with AsyncExitStack() as opening:
                 opening.push_async_callback(parts.close)
+                await parts.start()
                 writing = WriteSide(parts)
                 opening.push_async_callback(writing.close)
                 if not parts.read_only:
@@ -399,7 +402,7 @@ class AsyncStore:
         wait_ms = timeout_ms(timeout_s)
         deadline_us = self._parts.machine.clock.monotonic_us() + (0 if wait_ms is None else wait_ms) * 1_000
         for view in self._views.values():
-            await view.wait_for(ends, deadline_us)
+            await view.wait_for({partition: ends[partition] for partition in view.held}, deadline_us)
 
     async def rebuild(
         self,
@@ -450,6 +453,32 @@ class AsyncStore:
         async with self._views.need("ids").pinned() as ids:
             assert isinstance(ids, Ids)
             return await content_digest(ids, self._parts.content, self._views.need("ids").positions())
+
+    async def export(
+        self,
+        directory: str | PurePath,
+        *,
+        at: int | Mapping[int, int] | None = None,
+        as_of: str | None = None,
+        tables: Sequence[str] | None = None,
+        progress: "Progress | None" = None,
+    ) -> "ExportReport":
+        """Write the store's tables as Parquet files, as of one position vector; the log's end unless given.
+
+        A killed export is finished by the same call. Raises what `export_store` of `atomlog.consumers.export.job` does.
+        """
+        from atomlog.consumers.export.job import export_store  # few processes ever do
+
+        self._check_open()
+        return await export_store(
+            self._parts,
+            self._views,
+            checked_path(directory, "directory"),
+            positions=everywhere(at, self.config.partitions),
+            time_us=None if as_of is None else parse_time(as_of, "as_of"),
+            tables=tables,
+            progress=progress,
+        )
 
     async def log_dump(self, partition: int | None = None) -> AsyncIterator[dict[str, Any]]:
         """Every record with its verdict: effective, or void and why."""

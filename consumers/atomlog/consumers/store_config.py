@@ -4,10 +4,12 @@
 
     {"format": 1, "log_id": "<32 hex digits>", "partitions": 1, "hash_version": 1, "shard_rows": 50000,
      "vector_spaces": ["hashing/1/512/cosine"],
+     "kafka": {"cluster_id": "…", "prefix": "atomlog"}, "blobs": "…",
      "replay": {"source": "…", "positions": {"0": 17}, "master_key": "…"}}
 
-`replay` stands only in a store that `replay_until` made: a copy as of these read positions, which must not be
-written to, since it shares the log's identity with its source.
+`kafka` stands only in a node of a shared store, whose log is not in the directory; `blobs` where they are in another
+directory, which all nodes reach. `replay` stands only in a store that `replay_until` made: a copy as of these read
+positions, which must not be written to, since it shares the log's identity with its source.
 """
 
 import re
@@ -30,6 +32,8 @@ VECTOR_SPACES: Final = ("hashing/1/512/cosine",)
 PARTITIONS_MAX: Final = 4_096  # a partition number is a u16 in every key; each has its own directory and task
 SHARD_ROWS_MAX: Final = 1_000_000
 _LOG_ID: Final = re.compile(r"[0-9a-f]{32}")
+_PREFIX: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")  # Kafka names topics so; theirs end with a principal of 128
+_CLUSTER_ID_MAX: Final = 100
 _PARTITION: Final = re.compile(r"[0-9]{1,4}")
 
 
@@ -47,8 +51,22 @@ class ReplayOf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaPlace:
+    """Where a shared store's log is: which Kafka cluster, by the id that it gave itself, and how its topics begin."""
+
+    cluster_id: str
+    prefix: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"cluster_id": self.cluster_id, "prefix": self.prefix}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """The content of store.json. `log_id` is 16 bytes; `shard_rows` content ordinals a vector shard covers."""
+    """The content of store.json. `log_id` is 16 bytes; `shard_rows` content ordinals a vector shard covers.
+
+    `kafka` None: the log is in the directory. `blobs` None: so are the blobs.
+    """
 
     log_id: bytes
     format: int = FORMAT
@@ -56,6 +74,8 @@ class StoreConfig:
     hash_version: int = HASH_VERSION
     shard_rows: int = SHARD_ROWS
     vector_spaces: tuple[str, ...] = VECTOR_SPACES
+    kafka: KafkaPlace | None = None
+    blobs: str | None = None
     replay: ReplayOf | None = None
 
     @property
@@ -78,6 +98,10 @@ class StoreConfig:
             "shard_rows": self.shard_rows,
             "vector_spaces": list(self.vector_spaces),
         }
+        if self.kafka is not None:
+            shown["kafka"] = self.kafka.to_dict()
+        if self.blobs is not None:
+            shown["blobs"] = self.blobs
         return shown if self.replay is None else {**shown, "replay": self.replay.to_dict()}
 
     def save(self, files: Files, directory: str, name: str = FILE) -> None:
@@ -132,6 +156,8 @@ def _parse(path: str, found: Any) -> StoreConfig:
         "hash_version": _is_count(found.get("hash_version"), 2**31),
         "shard_rows": _is_count(found.get("shard_rows"), SHARD_ROWS_MAX),
         "vector_spaces": _are_spaces(found.get("vector_spaces")),
+        "kafka": found.get("kafka") is None or _is_kafka(found["kafka"]),
+        "blobs": found.get("blobs") is None or _is_path(found["blobs"]),
         "replay": found.get("replay") is None or _is_replay(found["replay"]),
     }
     if checks["hash_version"] and found["hash_version"] > HASH_VERSION:
@@ -151,6 +177,8 @@ def _parse(path: str, found: Any) -> StoreConfig:
         hash_version=found["hash_version"],
         shard_rows=found["shard_rows"],
         vector_spaces=tuple(found["vector_spaces"]),
+        kafka=None if found.get("kafka") is None else KafkaPlace(**found["kafka"]),
+        blobs=found.get("blobs"),
         replay=None if found.get("replay") is None else _replay(found["replay"]),
     )
 
@@ -168,6 +196,30 @@ def _is_replay(found: Any) -> bool:
         _PARTITION.fullmatch(partition) and type(position) is int and position >= -1
         for partition, position in found["positions"].items()
     )
+
+
+def _is_kafka(found: Any) -> bool:
+    if not isinstance(found, Mapping) or set(found) != {"cluster_id", "prefix"}:
+        return False
+    cluster_id = found["cluster_id"]
+    return isinstance(cluster_id, str) and 0 < len(cluster_id) <= _CLUSTER_ID_MAX and _is_prefix(found["prefix"])
+
+
+def _is_prefix(value: object) -> bool:
+    return isinstance(value, str) and bool(_PREFIX.fullmatch(value))
+
+
+def _is_path(value: object) -> bool:
+    try:
+        return checked_path(value, FILE) == value
+    except AtomlogError:
+        return False
+
+
+def check_prefix(value: object) -> None:
+    """INVALID_INPUT unless the topics of a store can begin so."""
+    if not _is_prefix(value):
+        raise invalid("prefix", f"{shown(value)} is no prefix of topics: 1 to 100 of A-Z a-z 0-9 . _ -")
 
 
 def check_count(value: object, name: str, maximum: int) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import click
 
+from atomlog.consumers.assignment import parse_assignment
 from atomlog.consumers.cli.arguments import AT, SECONDS, complete_with
 from atomlog.consumers.cli.output import emit, emit_json, emit_table, positions, printable
 from atomlog.consumers.cli.progress import progress_bars
@@ -112,9 +113,14 @@ def verify(session: Session, names: tuple[str, ...]) -> None:
 @click.command(epilog=example("atomlog consume vectors", "atomlog consume ids relations postings --wait"))
 @click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_with(*PROJECTIONS))
 @click.option("--wait", is_flag=True, help="Wait while another process follows, instead of ending.")
+@click.option(
+    "--partitions", metavar="N,…", help="Only these of the log, e.g. 0,2 or 0-3, until told otherwise; or all."
+)
 @click.option("--status-every", type=SECONDS, metavar="SECONDS", help="Say the status so often.")
 @with_session
-def consume(session: Session, names: tuple[str, ...], *, wait: bool, status_every: float | None) -> None:
+def consume(
+    session: Session, names: tuple[str, ...], *, wait: bool, partitions: str | None, status_every: float | None
+) -> None:
     """Follow the log for these projections in a process of its own, until SIGTERM or Ctrl-C.
 
     What happens is printed, a line of JSON each.
@@ -127,6 +133,7 @@ def consume(session: Session, names: tuple[str, ...], *, wait: bool, status_ever
             master_key_file=session.master_key_file,
             on_event=emit_json,
             wait=wait,
+            partitions=parse_assignment(partitions, "--partitions"),
             status_seconds=status_every,
         )
     )
@@ -227,6 +234,7 @@ async def _dump(session: Session, partition: int | None, since: int, until: int 
         on_event=session.say_event,
     )
     try:
+        await parts.start()
         for number in range(config.partitions) if partition is None else (partition,):
             records = log_dump(parts.log, config.genesis(number), number, since=since, until=until)
             async with aclosing(records) as dumped:  # type: ignore[type-var]
