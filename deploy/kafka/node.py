@@ -186,7 +186,8 @@ class Node:
         shutil.copytree(image, self.data)
 
     def _java(self) -> list[str]:
-        java = self._runtime.command("kafka.Kafka", [str(self.directory / "node.properties")], heap=self.spec.heap)
+        properties = str(self.directory / "node.properties")
+        java = self._runtime.command("kafka.Kafka", [properties], heap=self.spec.heap, logging="log4j2.properties")
         if self._lock is None:
             return java
         return [sys.executable, "-S", "-E", str(HERE / "guard.py"), str(self._lock), str(self.data), *java]

@@ -29,15 +29,19 @@ class Runtime:
     java: str
     jars: Path
 
-    def command(self, main: str, arguments: Sequence[str], *, heap: str) -> list[str]:
-        """The argv that runs the class `main` with at most `heap` ("256m") of Java heap."""
-        logging = f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}"
-        options = (f"-Xmx{heap}", *SMALL_JVM, "-Djava.net.preferIPv4Stack=true", logging)
+    def command(self, main: str, arguments: Sequence[str], *, heap: str, logging: str) -> list[str]:
+        """The argv that runs the class `main` with at most `heap` ("256m") of Java heap; `logging`: a file here."""
+        options = (
+            f"-Xmx{heap}",
+            *SMALL_JVM,
+            "-Djava.net.preferIPv4Stack=true",
+            f"-Dlog4j2.configurationFile={HERE / logging}",
+        )
         return [self.java, *options, "-cp", f"{self.jars}/*", main, *arguments]
 
     def tool(self, main: str, *arguments: str, stdin: str = "", timeout_s: float = TOOL_TIMEOUT_S) -> str:
         """Runs one of Kafka's tools to its end and returns what it printed; LauncherError with that if it failed."""
-        command = self.command(main, arguments, heap="128m")
+        command = self.command(main, arguments, heap="128m", logging="log4j2-tools.properties")
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False)
         if done.returncode != 0:
             raise LauncherError(f"{main} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
