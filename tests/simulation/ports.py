@@ -606,6 +606,9 @@ class SimulatedKeyStore:
     async def outlines(self, partition: int) -> Sequence[KeyPageOutline]:
         return await self._process.workers.run(lambda: self._do("outlines", READS, self._inner.outlines(partition)))
 
+    async def repair(self, partition: int) -> int:
+        return 0
+
     async def close(self) -> None:
         """Nothing is held."""
 

@@ -95,6 +95,9 @@ class FaultyKeyStore:
     async def outlines(self, partition: int) -> Sequence[KeyPageOutline]:
         return await self.inner.outlines(partition)
 
+    async def repair(self, partition: int) -> int:
+        return await self.inner.repair(partition)
+
     async def close(self) -> None:
         await self.inner.close()
 

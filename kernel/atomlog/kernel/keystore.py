@@ -55,6 +55,9 @@ class SqliteKeyStore:
     async def outlines(self, partition: int) -> Sequence[KeyPageOutline]:
         return await self._workers.run(lambda: self._outlines(partition))
 
+    async def repair(self, partition: int) -> int:
+        return 0
+
     async def close(self) -> None:
         await self._workers.run(self._close)
 
@@ -62,12 +65,15 @@ class SqliteKeyStore:
         database = self._database(create=True)
         assert database is not None
         with database.transaction():
-            if database.version() == 0:
-                for statement in _SCHEMA:
-                    database.execute(statement)
-                database.set_version(_FORMAT)
+            self._make_tables(database)
             for page in pages:
                 self._put_one(database, page)
+
+    def _make_tables(self, database: sqlite.Database) -> None:
+        if database.version() == 0:
+            for statement in _SCHEMA:
+                database.execute(statement)
+            database.set_version(_FORMAT)
 
     def _put_one(self, database: sqlite.Database, page: KeyPage) -> None:
         old = self._read(database, page.page)
@@ -182,6 +188,9 @@ class MemoryKeyStore:
             for page in self._pages.values()
             if page.maker_partition == partition
         ]
+
+    async def repair(self, partition: int) -> int:
+        return 0
 
     async def close(self) -> None:
         pass

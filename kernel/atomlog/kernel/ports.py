@@ -220,6 +220,13 @@ class KeyStore(Protocol):
         """Every page made for a partition, in the order they were first put."""
         ...
 
+    async def repair(self, partition: int) -> int:
+        """Write some pages of a partition again that stand in what nodes share in a form that none may take.
+
+        Only its owner does this, from time to time; how many there were. 0 where nothing is shared.
+        """
+        ...
+
     async def close(self) -> None: ...
 
 

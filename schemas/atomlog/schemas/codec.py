@@ -54,6 +54,7 @@ OTHER_SCHEMAS: Final = (
     "RevisionV1",
     "ContentV1",
     "KeyPageV1",
+    "StoreV1",
     "WriteRequestV1",
     "WriteOutcomeV1",
     "InboxV1",
