@@ -76,6 +76,10 @@ class Attachment:
         return self._view.generation
 
     @property
+    def held(self) -> tuple[int, ...]:
+        return self._view.held
+
+    @property
     def health(self) -> Health:
         return self._view.health
 

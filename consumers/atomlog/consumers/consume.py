@@ -40,7 +40,8 @@ async def run_consumer(
     Each is followed on its own: another one's quarantine or Repair does not concern it. Events go to `on_event`, with
     `{"event": "status", "projections": […]}` every `status_seconds`. `wait`: until other processes give their locks
     back, instead of STORE_LOCKED. `partitions`: those that these projections are followed for from now on, or `all`;
-    None = those that they were followed for before, all at first. Signals are handled only on the main thread's event loop.
+    None = those that they were followed for before, all at first. Signals are handled only on the main thread's event
+    loop.
 
     Raises:
         STORE_NOT_FOUND, STORE_TOO_NEW, STORE_READ_ONLY, INVALID_INPUT, STORE_LOCKED naming the process that follows.

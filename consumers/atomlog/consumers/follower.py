@@ -82,6 +82,7 @@ class Follower:
     ) -> "Follower":
         """Open the current generation, or the first one, and follow the log from where it stands.
 
+        `partitions`: those that are followed, else those that the directory is assigned.
         `lock` is the projection's if the caller has it already; it is released when this fails. A projection that
         does not fit the log starts STOPPED and says why.
 
@@ -89,12 +90,12 @@ class Follower:
         """
         held = lock or directory.lock()
         try:
+            followed = directory.assigned(context.config.partitions) if partitions is None else tuple(partitions)
             generation, fresh = directory.current_or_new()
-            handle = await _opened(context, directory, kind, generation, fresh=fresh)
+            handle = await _opened(context, directory, kind, generation, followed, fresh=fresh)
         except BaseException:
             held.release()
             raise
-        followed = range(context.config.partitions) if partitions is None else partitions
         follower = cls(context, directory, kind, held, followed, handle)
         try:
             directory.sweep({generation.name})  # a rebuild may have published another one since CURRENT was read
@@ -114,6 +115,10 @@ class Follower:
     @property
     def generation(self) -> str:
         return self._handle.generation.name
+
+    @property
+    def held(self) -> tuple[int, ...]:
+        return self._partitions
 
     @property
     def error(self) -> AtomlogError | None:
@@ -323,7 +328,7 @@ class Follower:
             current, fresh = self._directory.current_or_new(after=self._handle.generation)
             self._say("generation_lost", reason="its directory was removed", rebuilt_as=current.name, found=[])
         try:
-            return await _opened(self._context, self._directory, self._kind, current, fresh=fresh)
+            return await _opened(self._context, self._directory, self._kind, current, self._partitions, fresh=fresh)
         except Exception as error:
             self._put_off(current, error)
             return None
@@ -480,7 +485,13 @@ class Follower:
 
 
 async def _opened(
-    context: Context, directory: GenerationDirectory, kind: ProjectionKind, generation: Generation, *, fresh: bool
+    context: Context,
+    directory: GenerationDirectory,
+    kind: ProjectionKind,
+    generation: Generation,
+    partitions: Sequence[int],
+    *,
+    fresh: bool,
 ) -> Handle:
     """A generation to follow with; one that is `fresh` is published."""
     place = directory.hold(generation)
@@ -489,7 +500,7 @@ async def _opened(
     except BaseException:
         place.close()
         raise
-    handle = Handle(generation, projection, place)
+    handle = Handle(generation, projection, place, held=partitions)
     try:
         if fresh:  # only now: a reader opens what CURRENT names
             directory.publish(generation)

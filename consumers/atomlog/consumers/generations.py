@@ -6,6 +6,7 @@
     projections/<name>/g000001/           one whole projection; a rebuild makes the next one beside it
     projections/<name>/lock               flocked by the one process that follows the log for this projection
     projections/<name>/rebuild.lock       flocked while a generation is built that is not current yet
+    projections/<name>/partitions.json    the partitions that it is followed for, where that is not all of them
     projections/<name>/health.json        why the follower degraded or stopped, for other processes to show
     projections/<name>/secondary-<pid>-<n>/   scratch of a process that reads beside the follower
 
@@ -15,10 +16,11 @@ counts once CURRENT names it, which is one atomic, durable replacement.
 
 import errno
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from atomlog.consumers.assignment import load_assignment, save_assignment
 from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.processes import process_id
 from atomlog.kernel import jsontext
@@ -217,6 +219,15 @@ class GenerationDirectory:
                 self._files.remove_tree(scratch.directory)
         finally:
             scratch.lock.release()
+
+    def assigned(self, partitions: int) -> tuple[int, ...]:
+        """Those of the log's partitions that it is followed for. CORRUPT when that cannot be read."""
+        return load_assignment(self._files, self.directory, partitions)
+
+    def assign(self, assigned: Sequence[int], partitions: int) -> None:
+        """From now on it is followed for these. Before it is followed, by who holds its lock."""
+        save_assignment(self._files, self.directory, assigned, partitions)
+        self._say("partitions_assigned", partitions=list(assigned))
 
     def note_health(self, health: dict[str, Any]) -> None:
         """Leave a word for processes that read beside the follower. Follower only."""

@@ -1,7 +1,7 @@
 """One opened generation of a projection, and the readers that use it at the moment."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol, TypeVar
 
@@ -24,11 +24,18 @@ class Handle:
     """An opened generation. It is closed only when nobody has it pinned."""
 
     def __init__(
-        self, generation: Generation, projection: Projection, place: File, scratch: Scratch | None = None
+        self,
+        generation: Generation,
+        projection: Projection,
+        place: File,
+        scratch: Scratch | None = None,
+        *,
+        held: Sequence[int],
     ) -> None:
-        """`place`: what `GenerationDirectory.hold` gave."""
+        """`place`: what `GenerationDirectory.hold` gave. `held`: the partitions that it is followed for."""
         self.generation = generation
         self.projection = projection
+        self.held = tuple(held)
         self._place = place
         self.pins = 0
         self._scratch = scratch
@@ -65,9 +72,9 @@ class Handle:
         finally:
             self.unpin()
 
-    def positions(self, partitions: Iterable[int]) -> Positions:
-        """The read position of each partition."""
-        return {partition: self.projection.checkpoint(partition).position - 1 for partition in partitions}
+    def positions(self) -> Positions:
+        """The read position of each partition that it is followed for."""
+        return {partition: self.projection.checkpoint(partition).position - 1 for partition in self.held}
 
     async def drained(self, clock: Clock, seconds: float) -> bool:
         """Until nobody has it pinned, or for `seconds`; says which."""

@@ -73,7 +73,7 @@ class OpenIndexes(Mapping[str, Attachment]):
         for name, view in self._opened.items():
             try:
                 if view.follower is not None:
-                    await view.wait_for(ends, deadline_us)
+                    await view.wait_for({partition: ends[partition] for partition in view.held}, deadline_us)
             except AtomlogError as error:
                 if error.code != "INDEX_LAGGING":
                     raise
@@ -125,6 +125,7 @@ class OpenIndexes(Mapping[str, Attachment]):
 
     def _index_set(self, handles: Sequence[Handle]) -> IndexSet:
         found: dict[str, Any] = {handle.projection.name: handle.projection for handle in handles}
+        partitions = self._parts.config.partitions
         return IndexSet(
             ids=found["ids"],
             relations=found.get("relations"),
@@ -132,6 +133,7 @@ class OpenIndexes(Mapping[str, Attachment]):
             vectors=found.get("vectors"),
             generations={handle.projection.name: handle.generation.name for handle in handles},
             broken=self.broken,
+            held={handle.projection.name: handle.held for handle in handles if len(handle.held) < partitions},
         )
 
     async def catch_up(self, names: Sequence[str], positions: Positions, deadline_us: int) -> None:

@@ -9,7 +9,7 @@ A killed job leaves a generation that does not count; the next one, or the follo
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
 from atomlog.consumers.applier import PartitionApplier
@@ -55,7 +55,8 @@ class RebuildJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildReport:
-    """What came of it. `positions` are read positions; digests are hex.
+    """What came of it. `positions` are read positions; digests are hex. `digests`: partition → that of the rebuilt one,
+    which replicas that are followed for other partitions, too, have in common.
 
     `equal` and `digest_live` are None when there was no live projection to compare with, `equal` also when the live one
     was not finished; `content_digest` stands for ids alone, and only where the content can be read. `error` says why
@@ -67,6 +68,7 @@ class RebuildReport:
     rows: int = 0
     digest_live: str | None = None
     digest_rebuilt: str | None = None
+    digests: Mapping[int, str] = field(default_factory=dict)
     equal: bool | None = None
     content_digest: str | None = None
     seconds: float = 0.0
@@ -78,13 +80,16 @@ class RebuildReport:
     def to_dict(self) -> dict[str, Any]:
         shown = {field.name: getattr(self, field.name) for field in fields(self)}
         positions = {str(partition): position for partition, position in sorted(self.positions.items())}
-        return {**shown, "positions": positions, "unequal_partitions": list(self.unequal_partitions)}
+        digests = {str(partition): digest for partition, digest in sorted(self.digests.items())}
+        unequal = list(self.unequal_partitions)
+        return {**shown, "positions": positions, "digests": digests, "unequal_partitions": unequal}
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> "RebuildReport":
         positions = {int(partition): position for partition, position in found["positions"].items()}
+        digests = {int(partition): digest for partition, digest in found["digests"].items()}
         unequal = tuple(found["unequal_partitions"])
-        return cls(**{**found, "positions": positions, "unequal_partitions": unequal})
+        return cls(**{**found, "positions": positions, "digests": digests, "unequal_partitions": unequal})
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +122,10 @@ async def run_job(
         generation = directory.new_generation()
         # 1. The target: where the live projection stands, or the log's end when it cannot be read.
         live = await _open_live(context, directory, kind)
-        target = await _ends(context) if live.handle is None else live.handle.positions(_partitions(context))
+        held = _held(context, directory, live)
+        target = await _ends(context, held) if live.handle is None else live.handle.positions()
         # 2. Replay to exactly there.
-        build = await _Build.open(context, kind, generation)
+        build = await _Build.open(context, kind, generation, held)
         try:
             await build.replay(target, progress)
             # 3. Compare.
@@ -127,7 +133,7 @@ async def run_job(
             # 4. Come as far as the log meanwhile, so that readers need not wait for it.
             swap = job.swap and (report.equal is not False or job.force)
             if swap:
-                await build.replay(await _ends(context), progress, strict=False)
+                await build.replay(await _ends(context, held), progress, strict=False)
             await context.workers.run(build.projection.sync)
         finally:
             build.projection.close()
@@ -150,18 +156,23 @@ async def run_job(
 class _Build:
     """The new generation while it is made."""
 
-    def __init__(self, context: Context, kind: ProjectionKind, projection: Projection) -> None:
+    def __init__(
+        self, context: Context, kind: ProjectionKind, projection: Projection, partitions: Sequence[int]
+    ) -> None:
         self.projection = projection
         self._context = context
         self._kind = kind
-        self._appliers = [PartitionApplier(context, projection, partition) for partition in _partitions(context)]
+        self._appliers = [PartitionApplier(context, projection, partition) for partition in partitions]
         if isinstance(projection, HeadsProjection):
-            projection.voids_of = lambda partition: self._appliers[partition].voids
+            by_partition = {applier.partition: applier for applier in self._appliers}
+            projection.voids_of = lambda partition: by_partition[partition].voids
 
     @classmethod
-    async def open(cls, context: Context, kind: ProjectionKind, generation: Generation) -> "_Build":
+    async def open(
+        cls, context: Context, kind: ProjectionKind, generation: Generation, partitions: Sequence[int]
+    ) -> "_Build":
         projection = await opened(context.workers, lambda: kind.open_primary(generation.directory))
-        return cls(context, kind, projection)
+        return cls(context, kind, projection, partitions)
 
     async def replay(self, target: Positions, progress: Progress, *, strict: bool = True) -> None:
         """Apply up to `target`, then do the work behind the rows. `strict`: what stops a partition before is raised."""
@@ -192,7 +203,7 @@ async def _open_live(context: Context, directory: GenerationDirectory, kind: Pro
     try:
         handle = await open_beside(context, directory, kind)
         await _settle(context, directory, kind, handle.projection)
-        for partition in _partitions(context):
+        for partition in handle.held:
             place = handle.projection.checkpoint(partition)
             await check_place(context.log, context.genesis(partition), place, kind.name)
     except AtomlogError as error:
@@ -221,15 +232,15 @@ async def _settle(
 async def _compared(
     job: RebuildJob, live: _Live, build: _Build, target: Positions, content: ContentOpener
 ) -> RebuildReport:
-    rebuilt = _digests(build.projection)
+    rebuilt = _digests(build.projection, list(target))
     found, error = None, live.error
     if live.handle is not None:
         try:
             live.handle.projection.read_all()
-            found = _digests(live.handle.projection)
+            found = _digests(live.handle.projection, list(target))
         except AtomlogError as failure:
             error = failure
-    unequal = () if found is None else tuple(n for n, digest in enumerate(rebuilt) if digest != found[n])
+    unequal = () if found is None else tuple(n for n, digest in rebuilt.items() if digest != found[n])
     equal = False if error is not None else None if found is None else not unequal
     if unequal and live.unfinished:  # a difference that says nothing
         equal, error, unequal = None, _unfinished(job.name, live.unfinished), ()
@@ -239,6 +250,7 @@ async def _compared(
         rows=sum(build.projection.rows(partition) for partition in target),
         digest_live=None if found is None else _joined(found),
         digest_rebuilt=_joined(rebuilt),
+        digests={partition: digest.hex() for partition, digest in rebuilt.items()},
         equal=equal,
         content_digest=await _content_digest(build.projection, target, content),
         unequal_partitions=unequal,
@@ -251,16 +263,16 @@ def _unfinished(name: str, rows: int) -> AtomlogError:
     return fail("INDEX_LAGGING", f"{message}; open the store for a while, or run `atomlog rebuild {name}`")
 
 
-def _digests(projection: Projection) -> list[bytes]:
-    """Of each partition, after its rows were counted against what was counted while running."""
-    for partition in range(projection.partitions):
+def _digests(projection: Projection, partitions: Sequence[int]) -> dict[int, bytes]:
+    """Of each of these partitions, after its rows were counted against what was counted while running."""
+    for partition in partitions:
         projection.verify(partition)
-    return [projection.digest(partition) for partition in range(projection.partitions)]
+    return {partition: projection.digest(partition) for partition in partitions}
 
 
-def _joined(digests: Sequence[bytes]) -> str:
+def _joined(digests: Mapping[int, bytes]) -> str:
     """One digest for all partitions: SHA-256 over `partition u16 BE ‖ digest` of each, in hex."""
-    return hashlib.sha256(b"".join(u16(number) + digest for number, digest in enumerate(digests))).hexdigest()
+    return hashlib.sha256(b"".join(u16(number) + digest for number, digest in digests.items())).hexdigest()
 
 
 async def _content_digest(projection: Projection, at: Positions, content: ContentOpener) -> str | None:
@@ -294,10 +306,11 @@ def _sweep_if_nobody_follows(directory: GenerationDirectory) -> None:
         lock.release()
 
 
-async def _ends(context: Context) -> Positions:
-    """The last position of each partition of the log."""
-    return {partition: await context.log.end(partition) - 1 for partition in _partitions(context)}
+async def _ends(context: Context, partitions: Sequence[int]) -> Positions:
+    """The last position of some partitions of the log."""
+    return {partition: await context.log.end(partition) - 1 for partition in partitions}
 
 
-def _partitions(context: Context) -> range:
-    return range(context.config.partitions)
+def _held(context: Context, directory: GenerationDirectory, live: _Live) -> Sequence[int]:
+    """The partitions that the projection is followed for."""
+    return directory.assigned(context.config.partitions) if live.handle is None else live.handle.held

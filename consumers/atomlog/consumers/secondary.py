@@ -74,6 +74,10 @@ class SecondaryView:
         return self._handle.generation.name
 
     @property
+    def held(self) -> tuple[int, ...]:
+        return self._handle.held
+
+    @property
     def error(self) -> AtomlogError | None:
         """Why the following process stopped, as it noted."""
         noted = self._directory.noted_health().get("error")
@@ -91,7 +95,7 @@ class SecondaryView:
         return self._handle.pinned()
 
     def positions(self) -> Positions:
-        return self._handle.positions(range(self._context.config.partitions))
+        return self._handle.positions()
 
     async def catch_up(self) -> None:
         async with self._catching_up:
@@ -153,16 +157,17 @@ class SecondaryView:
         """Nothing is missing up to the log's end: a look now and then is enough (new shards, a new generation)."""
         now_us = self._context.clock.monotonic_us()
         if now_us - self._looked_us < LOOK_US and self._next is None and not self._retired:
-            ends = {p: await self._context.log.end(p) - 1 for p in range(self._context.config.partitions)}
+            ends = {p: await self._context.log.end(p) - 1 for p in self.held}
             if not is_behind(self.positions(), ends) and not self._kind.unfinished(self._handle.projection):
                 return True
         self._looked_us = now_us
         return False
 
     def _has(self, current: Generation) -> bool:
-        """Whether this generation is open: of its name, and not one that was removed since."""
-        handles = (self._handle, self._next)
-        return any(one is not None and one.generation == current and one.is_in_place for one in handles)
+        """Whether this generation is open: of its name and for its partitions, and not one that was removed since."""
+        held = self._directory.assigned(self._context.config.partitions)
+        handles = [one for one in (self._handle, self._next) if one is not None and one.held == held]
+        return any(one.generation == current and one.is_in_place for one in handles)
 
     async def _catch_up_current(self) -> None:
         """Both generations, if there are two. One that cannot be caught up any more is opened anew.
@@ -196,11 +201,11 @@ class SecondaryView:
         """Give readers the newer generation, unless their positions would go back."""
         if self._next is None:
             return
-        partitions = range(self._context.config.partitions)
-        ends = {partition: await self._context.log.end(partition) for partition in partitions}
+        reached = self._next.positions()
+        ends = {partition: await self._context.log.end(partition) for partition in reached}
         # A position after the log's end belongs to a log that is gone: a rebuilt generation never gets there.
-        wanted = {p: min(position, ends[p] - 1) for p, position in self.positions().items()}
-        if is_behind(self._next.positions(partitions), wanted):
+        wanted = {p: min(position, ends[p] - 1) for p, position in self.positions().items() if p in ends}
+        if is_behind(reached, wanted):
             return
         await self._kind.prepare(self._next.projection)
         self._retired.append(self._handle)
@@ -241,6 +246,7 @@ async def _open_once(
 ) -> Handle:
     scratch, place = directory.scratch(), None
     try:
+        held = directory.assigned(context.config.partitions)
         place = _held(directory, generation)
         projection = await opened(context.workers, lambda: kind.open_secondary(generation.directory, scratch.directory))
     except BaseException:
@@ -248,7 +254,7 @@ async def _open_once(
             place.close()
         directory.drop(scratch)
         raise
-    return Handle(generation, projection, place, scratch)
+    return Handle(generation, projection, place, scratch, held=held)
 
 
 def _held(directory: GenerationDirectory, generation: Generation) -> File:

@@ -30,6 +30,11 @@ class ProjectionView(Protocol):
         ...
 
     @property
+    def held(self) -> tuple[int, ...]:
+        """The partitions that it is followed for."""
+        ...
+
+    @property
     def health(self) -> Health: ...
     @property
     def error(self) -> AtomlogError | None:
@@ -110,7 +115,7 @@ def lagging(name: str, reached: Positions, wanted: Positions, cause: AtomlogErro
 def describe(projection: Projection, standing: Standing, revisions: int | None) -> dict[str, Any]:
     """One entry of `status.projections`. `bytes_per_revision` is null when size or revisions are not known."""
     floors = projection.floors()
-    rows = sum(projection.rows(partition) for partition in range(projection.partitions))
+    rows = sum(projection.rows(partition) for partition in standing.lags)
     size = _size_bytes(projection)
     return {
         "name": projection.name,

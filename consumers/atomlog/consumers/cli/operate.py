@@ -113,9 +113,7 @@ def verify(session: Session, names: tuple[str, ...]) -> None:
 @click.command(epilog=example("atomlog consume vectors", "atomlog consume ids relations postings --wait"))
 @click.argument("names", metavar="NAME…", nargs=-1, required=True, shell_complete=complete_with(*PROJECTIONS))
 @click.option("--wait", is_flag=True, help="Wait while another process follows, instead of ending.")
-@click.option(
-    "--partitions", metavar="N,…", help="Only these of the log, e.g. 0,2 or 0-3, until told otherwise; or all."
-)
+@click.option("--partitions", metavar="N,…", help="From now on only these, e.g. 0,2 or 0-3; or all.")
 @click.option("--status-every", type=SECONDS, metavar="SECONDS", help="Say the status so often.")
 @with_session
 def consume(

@@ -25,7 +25,8 @@ T = TypeVar("T")
 class IndexSet:
     """One build of each index, None = this process has no such index. `generations`: name → which build.
 
-    `broken`: why an index is not here although this process wanted it.
+    `broken`: why an index is not here although this process wanted it. `held`: the partitions of each index that does
+    not have all of the log.
     """
 
     ids: Ids
@@ -34,6 +35,17 @@ class IndexSet:
     vectors: "Vectors | None"
     generations: Mapping[str, str]
     broken: Mapping[str, AtomlogError] = field(default_factory=dict)
+    held: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def held_by(self, name: str) -> Sequence[int]:
+        """The partitions that an index is followed for here."""
+        return self.held[name] if name in self.held else range(self.ids.partitions)
+
+    def held_by_all(self, names: Sequence[str]) -> Sequence[int]:
+        """The partitions that each of these indexes has."""
+        if not self.held:
+            return range(self.ids.partitions)
+        return sorted(set.intersection(*(set(self.held_by(name)) for name in names)))
 
     def builds(self) -> dict[str, str]:
         """Name → which build; of vectors also the generation of its manifest, `g000001/3`."""
@@ -107,8 +119,9 @@ class Standing:
         return {p: max(ends[p] - checkpoint.position, 0) for p, checkpoint in self.checkpoints.items()}
 
 
-def standing_of(index: Projection) -> Standing:
+def standing_of(index: Projection, partitions: Sequence[int]) -> Standing:
+    """Where an index stands in some partitions that it is followed for."""
     return Standing(
-        checkpoints={partition: index.checkpoint(partition) for partition in range(index.partitions)},
+        checkpoints={partition: index.checkpoint(partition) for partition in partitions},
         floors=index.floors(),
     )

@@ -61,7 +61,7 @@ class Answer:
             positions=self.seen.positions,
             indexes=self.seen.indexes,
             rows=self.rendered.receipt_rows,
-            ranges=self.source.ranges(positions, complete=self.next_state is None),
+            ranges=self.source.ranges(positions, complete=self.next_state is None and not self.chosen.unreachable),
             scopes=self._scopes() if notes.searched else (),
             body_sha256=hashlib.sha256(body).digest(),
             recorded_at_us=recorded_at_us,
@@ -124,7 +124,7 @@ class Answer:
 
     def _cuts(self) -> tuple[Mapping[str, Any], ...]:
         """Where work was cut: by the search, or because the page was full before its limit."""
-        cuts = list(self.source.notes.cuts)
+        cuts = [*self.chosen.unreachable, *self.source.notes.cuts]
         if len(self.rendered.rows) < len(self.gathered.rows):
             cuts.append({"part": "page", "why": "full", "rows": len(self.rendered.rows)})
         return tuple(cuts)

@@ -10,7 +10,7 @@ While a read waits it holds no index: a rebuilt one may take over meanwhile, and
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Final, TypeGuard
+from typing import Any, Final, TypeGuard
 
 from atomlog.kernel.bounds import INTEGER_MAX
 from atomlog.kernel.errors import AtomlogError, fail
@@ -55,6 +55,7 @@ class Chosen:
     ends: Mapping[int, int]
     lag: Mapping[str, Mapping[int, int]]
     seen: Seen | None = None
+    unreachable: tuple[Mapping[str, Any], ...] = ()  # partitions of indexes that the read had to do without
 
     async def still_holds(self, indexes: IndexSet, log: Log) -> bool:
         """Whether these indexes would be read at the same positions now, with the same lag."""
@@ -133,12 +134,20 @@ class Settled:
 
 @dataclass(slots=True)
 class Chooser:
-    """Chooses the positions of one read from the indexes as they are. `plan` names those it needs."""
+    """Chooses the positions of one read from the indexes as they are. `plan` names those it needs.
+
+    A read covers the partitions that all of them have here; `elsewhere` has made sure that those are enough.
+    """
 
     indexes: IndexSet
     plan: Sequence[str]
     log: Log
     clock: Clock
+
+    @property
+    def covered(self) -> Sequence[int]:
+        """The partitions that the read covers."""
+        return self.indexes.held_by_all(self.plan)
 
     async def choose(self, asked: Asked, home: Callable[[], Sequence[int | None]]) -> Chosen:
         """`home`: finds the partitions of the atoms asked for, None for one that is unknown.
@@ -160,7 +169,7 @@ class Chooser:
             partition: fixed[partition]
             if partition in fixed
             else min([standings[name].applied(partition) for name in base])
-            for partition in range(self.log.partitions)
+            for partition in self.covered
         }
         # 4. Nobody is asked below its floor.
         return await self._chosen(positions, standings)
@@ -183,7 +192,8 @@ class Chooser:
         return [name for name in self.plan if mode == SNAPSHOT or name != VECTORS]
 
     def _standings(self) -> dict[str, Standing]:
-        return {name: standing_of(index) for name, index in self.indexes.named(self.plan).items()}
+        named, covered = self.indexes.named(self.plan).items(), self.covered
+        return {name: standing_of(index, covered) for name, index in named}
 
     async def _fixed(self, asked: Asked, home: Callable[[], Sequence[int | None]]) -> dict[int, int]:
         if asked.as_of_us is not None:
@@ -228,12 +238,12 @@ class Chooser:
             raise invalid("as_of", f"{format_time(time_us)} is later than now, {format_time(now_us)}")
         ids = self.indexes.ids
         needed: dict[int, int] = {}
-        for partition in range(self.log.partitions):
+        for partition in self.covered:
             last_us = ids.last_time_us(partition)
             if last_us is None or last_us <= time_us:
                 needed[partition] = await self.log.end(partition) - 1
-        _require(["ids"], needed, {"ids": standing_of(ids)}, "as_of")
-        return {partition: ids.position_at(partition, time_us) for partition in range(self.log.partitions)}
+        _require(["ids"], needed, {"ids": standing_of(ids, self.covered)}, "as_of")
+        return {partition: ids.position_at(partition, time_us) for partition in self.covered}
 
 
 PARTITION_DIGITS_MAX: Final = 10
@@ -270,7 +280,7 @@ def _require_floors(names: Sequence[str], fixed: Positions, standings: Mapping[s
     floors: dict[int, int] = {}
     for standing in standings.values():
         for partition, floor in standing.floors.items():
-            if partition not in fixed:
+            if partition not in fixed and partition in standing.checkpoints:
                 floors[partition] = max(floors.get(partition, -1), floor)
     late = _late(names, floors, standings)
     if late:

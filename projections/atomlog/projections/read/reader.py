@@ -16,6 +16,7 @@ from atomlog.kernel.settings import Settings
 from atomlog.projections.ids import Ids
 from atomlog.projections.read.chains import Chains
 from atomlog.projections.read.cursors import Continuations, Cursor, asked_digest
+from atomlog.projections.read.elsewhere import NotHeld, absent, can_lack, check_resolved, shown_lacking
 from atomlog.projections.read.gather import Gathered, gather, render
 from atomlog.projections.read.indexes import VECTORS, CatchUp, Indexes, IndexSet
 from atomlog.projections.read.issue import PERMISSION_GENERATION, Answer, next_page
@@ -44,7 +45,8 @@ class ReadOptions:
 
     At most one of `at` (a position of the atom's own partition, or partition → position), `as_of_us` (microseconds
     UTC) and `at_least` (partition → position to wait for) is given, and none of them with a continuation, which keeps
-    the positions and the consistency of its first page.
+    the positions and the consistency of its first page. `may_lack`: partitions that an index does not have here are
+    done without and named, where that leaves a page that is right as far as it goes; never in `snapshot`.
     """
 
     consistency: str | None = None
@@ -56,6 +58,7 @@ class ReadOptions:
     timeout_ms: int | None = None
     session: str | None = None
     principal: str = LOCAL_PRINCIPAL
+    may_lack: bool = False
 
 
 DEFAULTS: Final = ReadOptions()
@@ -84,7 +87,8 @@ class Reader:
             INVALID_INPUT, BOUND_EXCEEDED: a part of the request.
             NOT_FOUND: a single atom, or the atom of a history.
             INDEX_LAGGING: an index has not reached what was asked for in time; details name it and how far it is.
-            CONSISTENCY_UNAVAILABLE: an index cannot be read as of that position.
+            CONSISTENCY_UNAVAILABLE: an index cannot be read as of that position, or has not every partition that the
+                read needs (then it is a `NotHeld`).
             CURSOR_EXPIRED, RECEIPT_EXPIRED: the continuation; a receipt that an id argument names.
             KEY_UNAVAILABLE, PURGED, CORRUPT: the content of a row.
         """
@@ -102,6 +106,8 @@ class Reader:
             # 3. Search, and resolve every find through ids at these positions. Nothing waits here, so nothing moves.
             source = open_source(todo, indexes, chosen, limit)
             gathered = gather(source, indexes.ids, chosen.positions, limit)
+            if len(chosen.positions) < self.log.partitions and not chosen.unreachable:
+                check_resolved(indexes, todo.names, gathered.rows, gathered.slots)
             _check_found(selector, gathered)
             if isinstance(selector, Recall) and indexes.vectors is not None and not source.finished:
                 self.pins.hold(indexes.vectors)
@@ -200,13 +206,19 @@ class Reader:
         indexes: IndexSet,
     ) -> Chosen:
         chooser = Chooser(indexes=indexes, plan=names, log=self.log, clock=self.clock)
+        lacking = absent(indexes, names, selector, cursor.positions if cursor else _asked_for(options))
+        if lacking and not (options.may_lack and mode != SNAPSHOT and can_lack(selector) and cursor is None):
+            raise NotHeld(lacking)
         if cursor:
             return await chooser.again(cursor.positions, mode)
+        if lacking:
+            chosen = await chooser.choose(_asked(mode, options), list)
+            chosen.unreachable = shown_lacking(lacking)
+            return chosen
         is_now = options.at is None and options.as_of_us is None and options.at_least is None
         if is_now and (kept := await self._still(indexes, names, mode)) is not None:
             return kept
-        asked = Asked(mode=mode, at=options.at, as_of_us=options.as_of_us, at_least=options.at_least)
-        chosen = await chooser.choose(asked, partial(home, selector, indexes.ids, self.log.partitions))
+        chosen = await chooser.choose(_asked(mode, options), partial(home, selector, indexes.ids, self.log.partitions))
         if is_now and VECTORS not in names:  # vectors move on without a position
             self.last[*names, mode] = indexes, chosen
         return chosen
@@ -241,7 +253,7 @@ class Reader:
         """The page of one atom as it is now, when nothing has moved since the last such read; else None."""
         async with self.indexes.lease(POINT_PLAN) as indexes:
             chosen = await self._still(indexes, POINT_PLAN, self.consistency)
-            if chosen is None or chosen.seen is None:
+            if chosen is None or chosen.seen is None or len(chosen.positions) < self.log.partitions:
                 return None
             point = find_point(raw_id(selector.ids[0]), indexes.ids, chosen.positions)
         opened = await self.content.open_decoded(point.row.data, point.clear, point.sealed_at)
@@ -292,6 +304,16 @@ class Reader:
             principal=options.principal,
             permission_generation=PERMISSION_GENERATION,
         )
+
+
+def _asked(mode: str, options: ReadOptions) -> Asked:
+    return Asked(mode=mode, at=options.at, as_of_us=options.as_of_us, at_least=options.at_least)
+
+
+def _asked_for(options: ReadOptions) -> Sequence[int]:
+    """The partitions that the caller named."""
+    at = options.at if isinstance(options.at, Mapping) else {}
+    return [*at, *(options.at_least or {})]
 
 
 def _check_session(session: object) -> None:

@@ -11,6 +11,7 @@ from atomlog.kernel.jsontext import loads
 from atomlog.kernel.ports import Clock, Log
 from atomlog.kernel.settings import Settings
 from atomlog.projections.ids import Ids
+from atomlog.projections.read.elsewhere import NotHeld, not_covered
 from atomlog.projections.read.gather import gather
 from atomlog.projections.read.indexes import CatchUp, Indexes, IndexSet
 from atomlog.projections.read.journal import Journal
@@ -127,6 +128,9 @@ class Replayer:
         """Indexes that have come to the receipt's positions."""
 
         async def choose(indexes: IndexSet) -> Chosen:
+            lacking = not_covered(indexes, names, receipt.observed())
+            if lacking:
+                raise NotHeld(lacking)
             chooser = Chooser(indexes=indexes, plan=names, log=self.log, clock=self.clock)
             return await chooser.again(receipt.observed(), receipt.mode)
 
