@@ -19,7 +19,7 @@ UV_COMPILE := $(LOCK_VENV)/bin/uv pip compile --quiet --universal --generate-has
 
 .DEFAULT_GOAL := ci
 .DELETE_ON_ERROR:
-.PHONY: ci check test fuzz simulate soak-simulation soak-statemachine soak-corruption soak-processes demo bench bench-large bench-smoke bench-memory install format wheel lock clean help prerequisites
+.PHONY: ci check test fuzz simulate soak-simulation soak-statemachine soak-corruption soak-processes kafka kafka-down demo bench bench-large bench-smoke bench-memory install format wheel lock clean help prerequisites
 
 ci: check test ## what CI runs (the default)
 
@@ -52,6 +52,12 @@ soak-processes: $(STAMP) ## kills KILLS=500, power cuts CUTS=20; prints the seed
 soak-corruption: $(STAMP) ## damaged files, SCALE=20 times as many as CI tries, from a new SEED that it prints
 	ATOMLOG_CORRUPTION_SCALE=$(or $(SCALE),20) ATOMLOG_CORRUPTION_SEED=$(or $(SEED),$(shell date +%s)) \
 		$(BIN)/pytest -q -n $(PYTEST_WORKERS) tests/corruption $(PYTEST_ARGS)
+
+kafka: ## one Kafka broker to try things, until make kafka-down (KAFKA_PORT=9092); prints its address
+	@$(PYTHON) -m deploy.kafka up --port $(or $(KAFKA_PORT),9092)
+
+kafka-down: ## stop that broker; its topics stay (ERASE=1 removes them)
+	@$(PYTHON) -m deploy.kafka down $(if $(ERASE),--erase)
 
 demo: $(STAMP) ## install, then run the program's own demonstration
 	$(BIN)/atomlog demo

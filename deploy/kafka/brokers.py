@@ -111,11 +111,10 @@ class Brokers:
 
     def format(self) -> None:
         """Writes all properties and makes all disks, of one new cluster."""
-        cluster_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
-        # The tool takes an id that begins with a dash for an option.
-        cluster_id = "k" + cluster_id[1:] if cluster_id.startswith("-") else cluster_id
+        cluster_id = new_cluster_id()
+        values = cluster_values([node.spec for node in self.nodes], self.security)
         for node in self.nodes:
-            node.write_properties(self._values())
+            node.write_properties(values)
         with ThreadPoolExecutor(len(self.nodes)) as pool:  # each takes Java about a second
             list(pool.map(lambda node: node.format(cluster_id, *self.security.format_arguments), self.nodes))
 
@@ -168,16 +167,6 @@ class Brokers:
     ) -> None:
         self.close()
 
-    def _values(self) -> dict[str, str]:
-        several = len(self.nodes) > 1
-        return {
-            "VOTERS": ",".join(node.spec.voter for node in self.nodes),
-            "RF": "3" if several else "1",
-            "ISR": "2" if several else "1",
-            "CLIENTS_PROTOCOL": self.security.clients_protocol,
-            "NODES_PROTOCOL": self.security.nodes_protocol,
-        }
-
     def _wait_for_all(self, nodes: Sequence[Node], timeout_s: float) -> None:
         """A node that has just started may not have heard of the others yet."""
         expected = sum(node.is_running for node in self.nodes)
@@ -187,6 +176,24 @@ class Brokers:
                 if time.monotonic() > deadline:
                     raise NotReady(f"node {node.spec.id} does not know all {expected} nodes after {timeout_s:.0f} s")
                 time.sleep(LOOK_EVERY_S)
+
+
+def cluster_values(specs: Sequence[NodeSpec], security: Security = OPEN) -> dict[str, str]:
+    """What the template needs to know of the whole cluster."""
+    several = len(specs) > 1
+    return {
+        "VOTERS": ",".join(spec.voter for spec in specs),
+        "RF": "3" if several else "1",
+        "ISR": "2" if several else "1",
+        "CLIENTS_PROTOCOL": security.clients_protocol,
+        "NODES_PROTOCOL": security.nodes_protocol,
+    }
+
+
+def new_cluster_id() -> str:
+    """16 random bytes in base64url; never with a dash in front, which Kafka's tools take for an option."""
+    drawn = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+    return "k" + drawn[1:] if drawn.startswith("-") else drawn
 
 
 def free_ports(count: int) -> list[int]:
