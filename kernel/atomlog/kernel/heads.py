@@ -30,7 +30,7 @@ from atomlog.kernel.ids import format_id
 from atomlog.kernel.kv import prefix_end, u16
 from atomlog.kernel.ports import Kv
 from atomlog.kernel.tail import START, Checkpoint, EffectiveRecord
-from atomlog.schemas.revision import REVISION, Clear, decode_clear
+from atomlog.schemas.revision import REVISION, Clear, decode_clear, time_of
 from atomlog.schemas.varint import WireError
 
 BITMAP_BYTES: Final = 32
@@ -71,7 +71,8 @@ class Accepted:
 class Place:
     """How far a partition is applied, and what is counted on the way.
 
-    `claim`: owner, endpoint, node and pid of the last Claim; `released`, why, once that owner gave the term up.
+    `claim`: owner, claimed_at_us, endpoint, node and pid of the last Claim; `released`: why, once that owner gave the
+    term up.
     """
 
     checkpoint: Checkpoint = START
@@ -204,7 +205,8 @@ class Heads:
             elif record.kind == "Claim":
                 claim = record.datum()
                 shown = {name: claim[name] for name in ("endpoint", "node", "pid")}
-                place = replace(place, claim={"owner": record.record.owner.hex(), **shown})
+                made = {"owner": record.record.owner.hex(), "claimed_at_us": time_of(claim["claimed_at"])}
+                place = replace(place, claim={**made, **shown})
             elif record.kind == "Release":
                 place = replace(place, claim={**place.claim, "released": record.datum()["reason"]})
             elif record.kind == "KeysDestroyed":

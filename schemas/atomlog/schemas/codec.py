@@ -58,6 +58,7 @@ OTHER_SCHEMAS: Final = (
     "WriteRequestV1",
     "WriteOutcomeV1",
     "InboxV1",
+    "NodeReportV1",
 )
 
 Datum = dict[str, Any]
