@@ -9,6 +9,7 @@ from tests.house.tree import imports, is_within
 
 # Outside library → the only modules (with what is under them) that may import it.
 HOMES: dict[str, tuple[str, ...]] = {
+    "aiokafka": ("atomlog.kernel.kafka_wire",),
     "click": ("atomlog.consumers.cli",),
     "crc32c": ("atomlog.kernel.log.frames", "atomlog.kernel.rocks_files"),
     "cryptography": ("atomlog.kernel.sealing", "atomlog.consumers.cluster.credentials"),
@@ -17,6 +18,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "hnswlib": ("atomlog.projections.vectors.hnsw", "atomlog.consumers.bench.vectors"),
     "numpy": ("atomlog.projections.vectors", "atomlog.projections.encoders", "atomlog.consumers.bench.vectors"),
     "orjson": ("atomlog.kernel.jsontext",),
+    "pyarrow": ("atomlog.consumers.export.parquet",),
     "pyroaring": ("atomlog.projections.bitmaps",),
     "rocksdict": ("atomlog.kernel.rocks", "atomlog.consumers.bench.reads"),
     "sqlite3": ("atomlog.kernel.sqlite",),

@@ -45,6 +45,7 @@ class Settings:
     claim_lag_records: int = 1_000
     claim_lag_ms: int = 2_000
     terms_per_minute_max: int = 30
+    kafka_timeout_ms: int = 10_000
     metadata_refresh_ms: int = 30_000
     node_call_timeout_ms: int = 30_000
 
