@@ -92,6 +92,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
         ("Status of a partition", "status.partitions.0"),
         ("Status of a projection", "status.projections.0"),
         ("Report", "report"),
+        ("Export", "export"),
         ("Record", "record"),
     ],
 )
@@ -123,6 +124,7 @@ async def _answers(folder: Path) -> Mapping[str, Any]:
         await _summary(store, answers["page"]["receipt"]["receipt"])
         answers["status"] = (await store.status()).to_dict()
         answers["record"] = await anext(store.log_dump())
+        answers["export"] = (await store.export(folder / "tables")).to_dict()
         answers["report"] = (await store.verify(["ids"]))[0].to_dict()
     (folder / "store/master.key").unlink()
     async with await AsyncStore.open(str(folder / "store")) as store:

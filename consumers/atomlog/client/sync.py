@@ -23,6 +23,7 @@ from atomlog.projections.read.page import Page
 from atomlog.projections.read.receipts import ReadReceipt
 
 if TYPE_CHECKING:
+    from atomlog.consumers.export.job import ExportReport
     from atomlog.consumers.rebuild_job import RebuildReport
 
 T = TypeVar("T")
@@ -221,6 +222,10 @@ class Store:
     def content_digest(self) -> str:
         """A digest of all content and its history that two stores share which were fed the same, in hex."""
         return self._loop.run(self._store.content_digest())
+
+    def export(self, directory: str | PurePath, **options: Any) -> "ExportReport":
+        """Write the store's tables as Parquet files, as of one position vector."""
+        return self._loop.run(self._store.export(directory, **options))
 
     def log_dump(self, partition: int | None = None) -> Iterator[dict[str, Any]]:
         """Every record with its verdict: effective, or void and why."""

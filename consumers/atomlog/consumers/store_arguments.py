@@ -66,6 +66,19 @@ def positions_of(receipt: Any) -> Positions:
     return {partition: position}
 
 
+def everywhere(at: Any, partitions: int) -> Positions | None:
+    """A position of every partition; a single number stands for the only one. INVALID_INPUT for anything else."""
+    if at is None:
+        return None
+    if type(at) is int:
+        if partitions > 1:
+            raise invalid("at", f"the store has {partitions} partitions; write 0:N,1:N,…, or a mapping in Python")
+        return {0: at}
+    if not isinstance(at, Mapping) or not all(type(number) is int for pair in at.items() for number in pair):
+        raise invalid("at", f"{shown(at)} is neither a position nor a mapping of partitions to positions")
+    return dict(at)
+
+
 def receipt_id(receipt: str | ReadReceipt) -> bytes:
     """The id of a receipt that is given as itself or by its id."""
     return receipt.receipt if isinstance(receipt, ReadReceipt) else parse_id(receipt, "receipt")

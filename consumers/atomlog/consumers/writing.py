@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from atomlog.consumers.holder import HEADS, Holder, is_of_heads, place_dict
+from atomlog.consumers.holder import Holder
 from atomlog.consumers.owner_socket import OwnerConnection
+from atomlog.consumers.owners import HEADS, is_of_heads, place_dict
 from atomlog.consumers.parts import Parts
 from atomlog.kernel import model
 from atomlog.kernel.errors import AtomlogError, InDoubtError, fail

@@ -17,6 +17,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "Follow the log for these projections in a process of its own, until SIGTERM or Ctrl-C.",
     ),
     "demo": ("showing", "The main job on bundled notes, narrated."),
+    "export": ("export", "Write the store's tables as Parquet files, for DuckDB, Polars, pandas."),
     "get": ("reads", "Atoms by id: their heads, or as of a position or time."),
     "groups": ("reads", "The groups that an atom is a member of."),
     "history": ("reads", "Every revision of an atom, oldest first."),

@@ -83,6 +83,12 @@ class Journal:
             raise fail("CORRUPT", f"the receipt {format_id(receipt_id)} is kept under another id")
         return receipt, found.search
 
+    async def receipts(self, after: bytes, limit: int) -> Sequence[ReadReceipt]:
+        """Up to so many receipts of every process with ids above `after`, oldest first, as far as they are written."""
+        since = max(after, self._oldest_kept())
+        found = await self._workers.run(lambda: self._shelf.receipts(since, limit))
+        return [receipt_from_bytes(row.body) for row in found]
+
     async def kept(self, kept_id: bytes) -> Kept | None:
         return await self._workers.run(lambda: self._shelf.kept(kept_id))
 

@@ -53,6 +53,10 @@ class Shelf(Protocol):
         """CORRUPT when what is kept is not what was put."""
         ...
 
+    def receipts(self, after: bytes, limit: int) -> Sequence[KeptReceipt]:
+        """Up to so many receipts with higher ids, in the order of ids; CORRUPT as `receipt`."""
+        ...
+
     def kept(self, kept_id: bytes) -> Kept | None: ...
     def secrets(self, draw: Callable[[], bytes]) -> Mapping[int, bytes]:
         """The keys of the store's continuations by number; the first one is drawn when there is none."""
@@ -109,6 +113,14 @@ class SqliteShelf:
             self._check(digest, receipt_id, body, search)
             return KeptReceipt(id=receipt_id, body=body, search=search)
         return None
+
+    def receipts(self, after: bytes, limit: int) -> Sequence[KeptReceipt]:
+        found = self._database.query(
+            "SELECT id, body, search, digest FROM receipts WHERE id > ? ORDER BY id LIMIT ?", (after, limit)
+        )
+        for row_id, body, search, digest in found:
+            self._check(digest, row_id, body, search)
+        return [KeptReceipt(id=row_id, body=body, search=search) for row_id, body, search, _ in found]
 
     def kept(self, kept_id: bytes) -> Kept | None:
         found = self._database.query("SELECT expires_at, body, digest FROM kept WHERE id = ?", (kept_id,))
@@ -174,6 +186,9 @@ class MemoryShelf:
     def receipt(self, receipt_id: bytes) -> KeptReceipt | None:
         return self._receipts.get(receipt_id)
 
+    def receipts(self, after: bytes, limit: int) -> Sequence[KeptReceipt]:
+        return [self._receipts[row_id] for row_id in sorted(self._receipts) if row_id > after][:limit]
+
     def kept(self, kept_id: bytes) -> Kept | None:
         return self._kept.get(kept_id)
 
@@ -216,6 +231,14 @@ class ReadOnlyShelf:
         if found is None and self._refusal is not None:
             raise self._refusal
         return found or (self._others.receipt(receipt_id) if self._others else None)
+
+    def receipts(self, after: bytes, limit: int) -> Sequence[KeptReceipt]:
+        """Raises STORE_READ_ONLY when those of others cannot be read here."""
+        if self._refusal is not None:
+            raise self._refusal
+        others = self._others.receipts(after, limit) if self._others else ()
+        found = {row.id: row for row in (*others, *self._own.receipts(after, limit))}
+        return [found[row_id] for row_id in sorted(found)][:limit]
 
     def kept(self, kept_id: bytes) -> Kept | None:
         return self._own.kept(kept_id) or (self._others.kept(kept_id) if self._others else None)
