@@ -107,6 +107,9 @@ class InHand:
         self._count = 0
         self._answers: dict[Scope, set[Owed]] = {}
 
+    def __len__(self) -> int:
+        return self._count
+
     def take_in(self, scope: Scope, size_bytes: int) -> Owed:
         """A new answer; OVERLOADED when too much waits. A single request is never too much."""
         if self._count >= self._requests_max or (self._count and self._bytes + size_bytes > self._bytes_max):

@@ -26,6 +26,7 @@ from atomlog.kernel.prepare import DigestKeys, Preparer
 from atomlog.kernel.results import Digests, Stored
 from atomlog.kernel.tail import EffectiveRecord
 from atomlog.kernel.world import Term, World
+from atomlog.schemas.record import ZERO16
 
 TRIES_MAX: Final = 3  # appends of one ask before it is given up
 
@@ -53,7 +54,7 @@ class Owner:
         allocator = self._allocator = KeyAllocator(world.ring, partition)
         self._digest_keys = DigestKeys(view, partition, allocator)
         self._following = Following(world, partition, self._settled, known=self._unread.effects, tell=self._on_record)
-        term = Term()
+        term = self._term = Term()
         self._committer = Committer(
             world,
             partition,
@@ -105,8 +106,26 @@ class Owner:
         """The next position the head state will apply."""
         return self._following.checkpoint.position
 
+    @property
+    def in_flight(self) -> int:
+        """Requests that are not answered."""
+        return len(self._in_hand)
+
+    @property
+    def failure(self) -> AtomlogError | None:
+        """What ended it, in the phase failed."""
+        return self._failure
+
+    def is_own(self, owner: bytes) -> bool:
+        """Whether a Claim with these owner bytes was made here."""
+        return owner == self._term.owner != ZERO16
+
     def place(self) -> Place:
         return self._settled.place(self._partition)
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Until something is so of what is read back; raises what made following impossible."""
+        await self._following.until(is_so)
 
     async def start(self) -> None:
         """Apply what the log holds, then go on following it. Claims nothing."""
