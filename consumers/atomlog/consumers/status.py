@@ -6,7 +6,7 @@ from typing import Any
 
 from atomlog.consumers.indexes import OpenIndexes
 from atomlog.consumers.parts import Parts
-from atomlog.consumers.writing import WriteSide
+from atomlog.consumers.writing import Writing
 from atomlog.kernel.ids import format_id
 
 
@@ -28,7 +28,7 @@ class Status:
         }
 
 
-async def store_status(parts: Parts, writing: WriteSide, indexes: OpenIndexes) -> Status:
+async def store_status(parts: Parts, writing: Writing, indexes: OpenIndexes) -> Status:
     """The status as this process sees it. `owner` is null where nobody holds the store."""
     places = await writing.places()
     revisions = sum(place.get("revisions", 0) for place in places.values()) if places else None

@@ -32,7 +32,7 @@ from atomlog.consumers.store_arguments import (
     timeout_ms,
 )
 from atomlog.consumers.store_config import SHARD_ROWS, VECTOR_SPACES, StoreConfig
-from atomlog.consumers.writing import RawBatch, WriteSide
+from atomlog.consumers.writing import RawBatch, WriteSide, Writing
 from atomlog.kernel import model
 from atomlog.kernel.errors import AtomlogError, fail, of_system
 from atomlog.kernel.ids import invalid, parse_key, parse_name, shown
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 class AsyncStore:
     """An open store. `async with AsyncStore.open(directory) as store: …`, or `await` it and `close` later."""
 
-    def __init__(self, parts: Parts, writing: WriteSide, views: OpenIndexes, master_key_file: str | None) -> None:
+    def __init__(self, parts: Parts, writing: Writing, views: OpenIndexes, master_key_file: str | None) -> None:
         """Use `open`."""
         self._parts = parts
         self._master_key_file = master_key_file

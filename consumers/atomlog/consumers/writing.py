@@ -1,4 +1,4 @@
-"""The write side of an open store: by its own owners where it holds the log, else through the process that does.
+"""The write side of an embedded store: by its own owners where it holds the log, else through the process that does.
 
 One process holds all partitions of an embedded store. Whoever finds nobody takes the lock; whoever finds somebody
 forwards. When the holder goes away, a forwarding process takes over with its next write: the idempotency key makes
@@ -7,7 +7,7 @@ sending the same request twice safe.
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from atomlog.consumers.holder import Holder
 from atomlog.consumers.owner_socket import OwnerConnection
@@ -17,7 +17,7 @@ from atomlog.kernel import model
 from atomlog.kernel.errors import AtomlogError, InDoubtError, fail
 from atomlog.kernel.findings import Findings
 from atomlog.kernel.ids import parse_id
-from atomlog.kernel.prepare import cites_receipts
+from atomlog.kernel.prepare import cited_receipts
 from atomlog.kernel.request_copy import plain_copy
 from atomlog.kernel.request_types import Batch
 from atomlog.kernel.requests import parse_write
@@ -29,8 +29,29 @@ RawBatch = Mapping[str, Any] | Batch
 """One batch as a caller gives it: a mapping of the documented shape, or the typed form of it."""
 
 
+class Writing(Protocol):
+    """The write side of an open store of any kind."""
+
+    @property
+    def holder(self) -> Holder | None:
+        """The owners of this process, when it holds the whole store."""
+        ...
+
+    async def open(self) -> None:
+        """No error when writing is not possible now."""
+        ...
+
+    async def write(self, batch: RawBatch, principal: str) -> model.WriteResult: ...
+    async def outcome(self, space: str, key: str, principal: str) -> model.Outcome: ...
+    async def places(self) -> Mapping[int, Mapping[str, Any]]:
+        """What the owner of each partition knows of it; without those that nobody owns or that cannot be asked."""
+        ...
+
+    async def close(self) -> None: ...
+
+
 class WriteSide:
-    """Writes of an open store, wherever they are carried out."""
+    """Writes of an embedded store, wherever they are carried out."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -57,12 +78,12 @@ class WriteSide:
 
     async def write(self, batch: RawBatch, principal: str) -> model.WriteResult:
         request = parse_write(batch)
-        if cites_receipts(request):
+        if cited_receipts(request):
             await self._parts.journal.flush()
         side = await self._side()
         if isinstance(side, Holder):
             return await side.write(request, principal)
-        return _result_from(await self._forward("write", batch=plain_copy(batch, Findings())))
+        return result_from(await self._forward("write", batch=plain_copy(batch, Findings())))
 
     async def outcome(self, space: str, key: str, principal: str) -> model.Outcome:
         side = await self._side()
@@ -72,8 +93,7 @@ class WriteSide:
             found = await self._forward("outcome", space=space, key=key)
         except InDoubtError:
             return model.Outcome(state="unknown")
-        result = None if found["result"] is None else _result_from(found["result"])
-        return model.Outcome(state=found["outcome"], result=result, term=found["term"])
+        return outcome_from(found)
 
     async def places(self) -> Mapping[int, Mapping[str, Any]]:
         """What the holder knows of each partition; empty when nobody holds the store and it cannot be taken."""
@@ -165,7 +185,14 @@ class WriteSide:
             return error
 
 
-def _result_from(found: Mapping[str, Any]) -> model.WriteResult:
+def outcome_from(found: Mapping[str, Any]) -> model.Outcome:
+    """What `Outcome.to_dict` described."""
+    result = None if found["result"] is None else result_from(found["result"])
+    return model.Outcome(state=found["outcome"], result=result, term=found["term"])
+
+
+def result_from(found: Mapping[str, Any]) -> model.WriteResult:
+    """What `WriteResult.to_dict` described."""
     receipt = found["receipt"]
     return model.WriteResult(
         results=tuple(

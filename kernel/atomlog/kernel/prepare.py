@@ -4,7 +4,7 @@ All waiting of a write before its decision happens here, so that `decide` stays 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -195,12 +195,15 @@ def _stands_alone(request: model.WriteRequest) -> bool:
     return True
 
 
-def cites_receipts(request: model.WriteRequest) -> bool:
-    """Whether the request rests on receipts, which then have to be durable before it is."""
+def cited_receipts(request: model.WriteRequest) -> Sequence[bytes]:
+    """The receipts that the request rests on, each once: they have to be durable before it is."""
     if _stands_alone(request):
-        return False
-    cited = any(not isinstance(change, model.Retire) and change.provenance.receipts for change in request.changes)
-    return cited or bool(_handles_of(request))
+        return ()
+    cited = [handle.receipt for _, handle in _handles_of(request)]
+    for change in request.changes:
+        if not isinstance(change, model.Retire):
+            cited += change.provenance.receipts
+    return tuple(dict.fromkeys(cited))
 
 
 def _handles_of(request: model.WriteRequest) -> list[tuple[str, model.Handle]]:

@@ -494,6 +494,25 @@ def test_a_write_that_cites_receipts_gets_what_they_saw(world: World) -> None:
     asyncio.run(run())
 
 
+def test_receipts_that_another_process_keeps_are_known_while_they_are_lent(world: World, new_world: NewWorld) -> None:
+    async def run() -> None:
+        filled(world)
+        await world.follow()
+        page = (await world.pages(Members(group=atom_id("p")), limits=[2]))[0]
+        receipt, body = page.receipt.receipt, page.receipt.to_bytes()
+        there = new_world().journal
+        assert (await refused(there.row(receipt, "a1"))).code == "RECEIPT_EXPIRED"
+        with there.lent([body]):
+            with there.lent([body]):  # two writes at once may cite it
+                assert await there.row(receipt, "a1") == (page.atoms[0].atom, page.atoms[0].revision)
+            assert await there.inputs([receipt], "path") == await world.journal.inputs([receipt], "path")
+        assert (await refused(there.inputs([receipt], "path"))).code == "RECEIPT_EXPIRED"
+        with pytest.raises(AtomlogError, match="CORRUPT"), there.lent([body[:-9]]):
+            pass
+
+    asyncio.run(run())
+
+
 def test_merged_inputs_keep_the_lowest_position_that_was_seen(world: World) -> None:
     async def run() -> None:
         filled(world)

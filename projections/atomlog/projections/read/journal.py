@@ -7,7 +7,8 @@ process can go on with it.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from atomlog.kernel.errors import AtomlogError, fail
@@ -39,6 +40,7 @@ class Journal:
         self._workers = workers
         self._settings = settings
         self._buffer: dict[bytes, tuple[ReadReceipt, KeptReceipt]] = {}
+        self._lent: dict[bytes, list[ReadReceipt]] = {}
         self._writing = asyncio.Lock()
         self._timer: asyncio.Task[None] | None = None
         self._pruned_at_us: int | None = None
@@ -72,6 +74,8 @@ class Journal:
         buffered = self._buffer.get(receipt_id)
         if buffered is not None:
             return buffered[0], buffered[1].search
+        if receipt_id in self._lent:
+            return self._lent[receipt_id][-1], b""
         found = None
         if receipt_id >= self._oldest_kept():
             found = await self._workers.run(lambda: self._shelf.receipt(receipt_id))
@@ -88,6 +92,21 @@ class Journal:
         since = max(after, self._oldest_kept())
         found = await self._workers.run(lambda: self._shelf.receipts(since, limit))
         return [receipt_from_bytes(row.body) for row in found]
+
+    @contextmanager
+    def lent(self, bodies: Sequence[bytes]) -> Iterator[None]:
+        """Inside, these receipts are known here too, which another process keeps. CORRUPT when one is none."""
+        receipts = [receipt_from_bytes(body) for body in bodies]
+        for receipt in receipts:
+            self._lent.setdefault(receipt.receipt, []).append(receipt)
+        try:
+            yield
+        finally:
+            for receipt in receipts:
+                lent = self._lent[receipt.receipt]
+                lent.remove(receipt)
+                if not lent:
+                    del self._lent[receipt.receipt]
 
     async def kept(self, kept_id: bytes) -> Kept | None:
         return await self._workers.run(lambda: self._shelf.kept(kept_id))

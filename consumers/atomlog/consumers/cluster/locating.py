@@ -1,0 +1,93 @@
+"""Who owns what, as heard on the control topic by a process that does not own anything itself."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from atomlog.consumers.cluster.reports import SERVES, Heard, Reports
+from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.kafka_client import KafkaClient, KafkaStream
+from atomlog.kernel.ports import Clock
+
+LOOK_BACK: Final = 5_000  # records of the control topic: more than a minute of many nodes
+STALE_US: Final = 60_000_000  # a node that has said nothing for so long is gone; no clock may be further off
+FIRST_LOOK_S: Final = 5.0  # for what stands there already
+FETCH_BYTES: Final = 1024 * 1024
+FETCH_WAIT_S: Final = 1.0
+RETRY_S: Final = 0.5
+
+
+class HeardOwners:
+    """Implements `Owners`. Listens from the first question on, until it is closed."""
+
+    def __init__(self, client: KafkaClient, topic: str, clock: Clock) -> None:
+        self._client = client
+        self._topic = topic
+        self._clock = clock
+        self._reports = Reports()
+        self._task: asyncio.Task[None] | None = None
+        self._looked = asyncio.Event()  # what stood there at the start is known
+        self._trouble: AtomlogError | None = None
+
+    async def endpoint(self, partition: int) -> str | None:
+        """Of the owner with the highest term; None when none is known. KAFKA_UNAVAILABLE before anything was heard."""
+        await self._listen()
+        found = [
+            (one.term, heard.at_us, heard.report.endpoint)
+            for heard in self._kernels()
+            for one in heard.report.partitions
+            if one.partition == partition and one.phase == SERVES
+        ]
+        return max(found)[2] if found else None
+
+    async def kernels(self) -> Sequence[str]:
+        await self._listen()
+        return list(dict.fromkeys(heard.report.endpoint for heard in self._kernels()))
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _kernels(self) -> Sequence[Heard]:
+        oldest_us = self._clock.monotonic_us() - STALE_US
+        return [
+            heard
+            for heard in self._reports.heard()
+            if heard.report.role == "kernel" and heard.report.endpoint and heard.at_us >= oldest_us
+        ]
+
+    async def _listen(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._follow())
+        if not self._looked.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_LOOK_S):
+                    await self._looked.wait()
+        if not self._looked.is_set():
+            message = f"topic {self._topic} cannot be read, so that no owner is known"
+            raise self._trouble or fail("KAFKA_UNAVAILABLE", message, retry_after_ms=1_000)
+
+    async def _follow(self) -> None:
+        """Goes on after every failure: what is known stays known meanwhile."""
+        while True:
+            try:
+                first, end = await self._client.bounds(self._topic, 0)
+                stream = await self._client.stream(self._topic, 0, max(first, end - LOOK_BACK))
+                try:
+                    await self._read(stream, end)
+                finally:
+                    await stream.close()
+            except AtomlogError as error:
+                self._trouble = error
+            await self._clock.sleep(RETRY_S)
+
+    async def _read(self, stream: KafkaStream, end: int) -> None:
+        while True:
+            if stream.position >= end:
+                self._looked.set()
+            for record in await stream.next(FETCH_BYTES, FETCH_WAIT_S):
+                age_us = max(0, self._clock.now_us() - record.timestamp_ms * 1_000)
+                if age_us < STALE_US:
+                    self._reports.take(record.value, self._clock.monotonic_us() - age_us)

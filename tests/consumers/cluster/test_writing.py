@@ -1,0 +1,278 @@
+"""Writes of a node that owns nothing: to the owner, whoever it is by now, over channels that break."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atomlog.consumers.cluster import credentials
+from atomlog.consumers.cluster.channel import ChannelServer
+from atomlog.consumers.cluster.connections import Connections
+from atomlog.consumers.cluster.credentials import Credentials
+from atomlog.consumers.cluster.writing import ClusterWriteSide
+from atomlog.consumers.parts import Machine, Parts, open_parts
+from atomlog.consumers.store import AsyncStore
+from atomlog.consumers.store_config import StoreConfig
+from atomlog.kernel import model
+from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.settings import Settings
+from atomlog.kernel.system import SystemFiles
+from tests.support.kernel_world import batch, create
+
+RESULT: Mapping[str, Any] = {
+    "results": [
+        {
+            "as": None,
+            "atom": "01910000-0000-7000-8000-000000000001",
+            "revision": "01910000-0000-7000-8000-000000000002",
+        }
+    ],
+    "receipt": {"space": "notes", "partition": 0, "position": 7, "term": 3, "chain": "00" * 16},
+    "replayed": False,
+}
+
+
+class Directory:
+    """Where the owner is said to be: each question takes the next answer, the last one stays."""
+
+    def __init__(self, *endpoints: str | None, kernels: Sequence[str] = ()) -> None:
+        self.endpoints = list(endpoints)
+        self.others = list(kernels)
+        self.asked = 0
+
+    async def endpoint(self, partition: int) -> str | None:
+        self.asked += 1
+        return self.endpoints.pop(0) if len(self.endpoints) > 1 else self.endpoints[0]
+
+    async def kernels(self) -> Sequence[str]:
+        return self.others or [endpoint for endpoint in self.endpoints if endpoint]
+
+    async def close(self) -> None:
+        pass
+
+
+class Nodes:
+    """Servers of other nodes, each with its answers in order; the last one stays."""
+
+    def __init__(self, own: Credentials) -> None:
+        self.own = own
+        self.servers: list[ChannelServer] = []
+        self.asked: list[tuple[int, Mapping[str, Any]]] = []
+
+    async def start(self, *answers: Any) -> str:
+        number, left = len(self.servers), list(answers)
+
+        async def handler(message: Mapping[str, Any]) -> Any:
+            self.asked.append((number, message))
+            answer = left.pop(0) if len(left) > 1 else left[0]
+            if isinstance(answer, Exception):
+                raise answer
+            return await answer(message) if callable(answer) else answer
+
+        server = ChannelServer("127.0.0.1", 0, self.own, handler)
+        await server.start()
+        self.servers.append(server)
+        return server.endpoint
+
+    async def close(self) -> None:
+        for server in self.servers:
+            await server.close()
+
+
+class World:
+    def __init__(self, parts: Parts, own: Credentials) -> None:
+        self.parts = parts
+        self.nodes = Nodes(own)
+        self.sides: list[ClusterWriteSide] = []
+
+    def side(self, directory: Directory, own: Credentials | None = None) -> ClusterWriteSide:
+        side = ClusterWriteSide(self.parts, directory, Connections(lambda: own or self.nodes.own))
+        self.sides.append(side)
+        return side
+
+
+async def made(path: Path, **options: Any) -> World:
+    await AsyncStore.init(path / "s")
+    files = SystemFiles()
+    credentials.create(files, str(path / "node.pem"))
+    config = StoreConfig.load(files, str(path / "s"))
+    settings = Settings(write_timeout_ms=options.pop("write_timeout_ms", 20_000), node_call_timeout_ms=10_000)
+    parts = open_parts(str(path / "s"), config, settings=settings, machine=Machine(), **options)
+    return World(parts, Credentials.load(files, str(path / "node.pem")))
+
+
+async def ended(world: World) -> None:
+    for side in world.sides:
+        await side.close()
+    await world.nodes.close()
+    await world.parts.close()
+
+
+def not_owner(endpoint: str | None = None) -> AtomlogError:
+    detail = {"path": "partition", "code": "NOT_OWNER", "message": "not here"}
+    return fail("NOT_OWNER", "not here", details=[detail if endpoint is None else {**detail, "endpoint": endpoint}])
+
+
+async def write(side: ClusterWriteSide, key: str = "k") -> model.WriteResult:
+    return await side.write(batch(key, create("a")), model.LOCAL_PRINCIPAL)
+
+
+async def code_of(side: ClusterWriteSide) -> AtomlogError:
+    with pytest.raises(AtomlogError) as refused:
+        await write(side)
+    return refused.value
+
+
+async def test_a_write_goes_to_the_owner_and_its_answer_comes_back(tmp_path: Path) -> None:
+    world = await made(tmp_path)
+    outcome = {"outcome": "accepted", "term": None, "result": RESULT}
+    endpoint = await world.nodes.start(RESULT, outcome, fail("REVISION_CONFLICT", "no", retry_after_ms=3))
+    side = world.side(Directory(endpoint))
+    result = await write(side)
+    assert (result.receipt.position, len(result.results), result.replayed) == (7, 1, False)
+    assert (await side.outcome("notes", "k", model.LOCAL_PRINCIPAL)).state == "accepted"
+    refused = await code_of(side)
+    assert (refused.code, refused.message, refused.retry_after_ms) == ("REVISION_CONFLICT", "no", 3)
+    assert [message["op"] for _, message in world.nodes.asked] == ["write", "outcome", "write"]
+    await ended(world)
+
+
+async def test_many_writes_at_once_share_one_connection(tmp_path: Path) -> None:
+    world = await made(tmp_path)
+    endpoint = await world.nodes.start(RESULT)
+    side = world.side(Directory(endpoint))
+    await asyncio.gather(*(write(side, f"k{n}") for n in range(200)))
+    assert len(world.nodes.servers[0]._conversations) == 1
+    assert len(world.nodes.asked) == 200
+    await ended(world)
+
+
+async def test_who_is_asked_wrongly_says_who_owns_and_is_believed_once(tmp_path: Path) -> None:
+    world = await made(tmp_path)
+    owner = await world.nodes.start(RESULT)
+    wrong = await world.nodes.start(not_owner(owner))
+    directory = Directory(wrong)
+    await write(world.side(directory))
+    assert ([number for number, _ in world.nodes.asked], directory.asked) == ([1, 0], 1)
+    # Two that name each other are not believed for ever: after the second, the owner is looked up anew.
+    world.nodes.asked.clear()
+    left = await world.nodes.start(not_owner("tls:127.0.0.1:1"))
+    right = await world.nodes.start(not_owner(left))
+    directory = Directory(right, owner)
+    await write(world.side(directory))
+    assert ([number for number, _ in world.nodes.asked], directory.asked) == ([3, 2, 0], 2)
+    await ended(world)
+
+
+async def test_a_request_that_was_sent_and_not_answered_is_sent_again_to_whoever_owns_then(tmp_path: Path) -> None:
+    world = await made(tmp_path)
+
+    async def die(message: Mapping[str, Any]) -> Any:
+        asyncio.get_running_loop().call_soon(asyncio.ensure_future, world.nodes.servers[0].close())
+        await asyncio.Event().wait()
+
+    first = await world.nodes.start(die)
+    second = await world.nodes.start(fail("IN_DOUBT", "lost the partition"), RESULT)
+    directory = Directory(first, first, second)  # for a moment everybody says that the dead one owns
+    await write(world.side(directory))
+    (sent, again, last) = [message["batch"] for _, message in world.nodes.asked]
+    assert sent == again == last
+    await ended(world)
+
+
+async def test_an_owner_that_never_answers_leaves_the_write_in_doubt(tmp_path: Path) -> None:
+    world = await made(tmp_path, write_timeout_ms=300)
+
+    async def silent(message: Mapping[str, Any]) -> Any:
+        await asyncio.Event().wait()
+
+    side = world.side(Directory(await world.nodes.start(silent)))
+    refused = await code_of(side)
+    assert (refused.code, refused.retry_after_ms is not None) == ("IN_DOUBT", True)
+    assert "same key" in refused.message
+    assert (await side.outcome("notes", "k", model.LOCAL_PRINCIPAL)).state == "unknown"
+    await ended(world)
+
+
+async def test_without_any_node_that_owns_a_write_is_refused_at_once_with_the_way_out(tmp_path: Path) -> None:
+    world = await made(tmp_path)
+    refused = await code_of(world.side(Directory(None)))
+    assert (refused.code, refused.kind) == ("NOT_OWNER", "unavailable")
+    assert "atomlog kernel" in refused.message
+    assert refused.retry_after_ms is not None
+    await ended(world)
+
+
+async def test_while_nodes_are_there_a_write_waits_for_one_of_them_to_take_over(tmp_path: Path) -> None:
+    world = await made(tmp_path)
+    owner = await world.nodes.start(RESULT)
+    directory = Directory(None, "tls:127.0.0.1:1", owner, kernels=["tls:127.0.0.1:1"])
+    await write(world.side(directory))
+    assert directory.asked == 3
+    gone = await made(tmp_path / "gone", write_timeout_ms=300)
+    refused = await code_of(gone.side(Directory("tls:127.0.0.1:1")))
+    assert refused.code == "NOT_OWNER", "nothing was sent, so nothing is in doubt"
+    assert "cannot be reached" in refused.message
+    for one in (world, gone):
+        await ended(one)
+
+
+async def test_a_node_without_the_right_certificate_writes_nothing_and_is_told_so(tmp_path: Path) -> None:
+    world = await made(tmp_path)
+    side = world.side(Directory(await world.nodes.start(RESULT)), (await made(tmp_path / "other")).nodes.own)
+    assert (await code_of(side)).code == "ACCESS_DENIED"
+
+    def missing() -> Credentials:
+        return Credentials.load(SystemFiles(), str(tmp_path / "nowhere" / "node.pem"))
+
+    without = ClusterWriteSide(world.parts, Directory(world.nodes.servers[0].endpoint), Connections(missing))
+    refused = await code_of(without)
+    assert (refused.code, "--node-pem" in refused.message) == ("STORE_NOT_FOUND", True)
+    assert world.nodes.asked == []
+    await ended(world)
+
+
+async def test_places_are_the_latest_word_of_all_nodes_that_answer(tmp_path: Path) -> None:
+    world = await made(tmp_path)
+    one = await world.nodes.start({"0": {"term": 2, "position": 9}, "1": {"term": 1, "position": 1}})
+    two = await world.nodes.start({"0": {"term": 3, "position": 4}})
+    broken = await world.nodes.start(fail("OVERLOADED", "no"))
+    side = world.side(Directory(one, kernels=[one, two, broken, "tls:127.0.0.1:1"]))
+    assert await side.places() == {0: {"term": 3, "position": 4}, 1: {"term": 1, "position": 1}}
+    await ended(world)
+
+
+async def test_receipts_that_a_write_cites_travel_with_it(tmp_path: Path) -> None:
+    async with AsyncStore.open(tmp_path / "read") as store:
+        await store.write(batch("k", create("a")))
+        page = await store.get("key:a", space="notes", consistency="current")
+        receipt, body = page.receipt.to_dict()["receipt"], page.receipt.to_bytes().decode()
+        parts = store._parts
+        world = World(parts, (await made(tmp_path)).nodes.own)
+        side = world.side(Directory(await world.nodes.start(RESULT)))
+        cited = {"kind": "generated", "activity": "test", "receipts": [receipt]}
+        change = {"op": "create", "key": "b", "schema": "source", "value": {"text": "b"}, "provenance": cited}
+        slot = {
+            "op": "create",
+            "key": "c",
+            "schema": "source",
+            "value": {},
+            "slots": [{"role": "r", "target": f"{receipt}#a1"}],
+        }
+        for changes in ([change], [slot], [change, slot]):
+            await side.write(batch("k2", *changes), model.LOCAL_PRINCIPAL)
+        unknown = {**cited, "receipts": ["01910000-0000-7000-8000-000000000001"]}
+        await side.write(batch("k3", {**change, "provenance": unknown}), model.LOCAL_PRINCIPAL)
+        await side.write(batch("k4", create("d")), model.LOCAL_PRINCIPAL)
+        sent = [message.get("receipts") for _, message in world.nodes.asked]
+        assert sent == [[body], [body], [body], None, None]
+        await side.close()
+        await world.nodes.close()
+
+
+async def test_a_store_that_was_opened_for_reading_writes_nothing(tmp_path: Path) -> None:
+    world = await made(tmp_path, read_only=True)
+    assert (await code_of(world.side(Directory("tls:127.0.0.1:1")))).code == "STORE_READ_ONLY"
+    await ended(world)
