@@ -137,7 +137,7 @@ class Election:
             self._chain, self._term, self._moved_us = facts.chain, facts.term, now_us
             self._draw()
         # Silence counts only while somebody listened: not while this process, or the log, stood still.
-        if self._watched_us == 0 or facts.end_read_us - self._end_read_us > self._lease_us // 2:
+        if self._watched_us == 0 or facts.end_read_us - self._end_read_us > self._lease_us:
             self._watched_us = facts.end_read_us
         self._end_read_us = facts.end_read_us
 
