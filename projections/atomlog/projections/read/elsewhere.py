@@ -9,7 +9,7 @@ refused with the index and the partitions named; whoever knows other nodes asks 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from atomlog.kernel.errors import CapabilityError
+from atomlog.kernel.errors import AtomlogError, CapabilityError
 from atomlog.kernel.ids import partition_of
 from atomlog.projections.read.gather import Resolved
 from atomlog.projections.read.indexes import IndexSet
@@ -22,9 +22,12 @@ Lacking = Mapping[str, Sequence[int]]
 
 
 class NotHeld(CapabilityError):
-    """CONSISTENCY_UNAVAILABLE: these indexes have not the partitions that the read needs."""
+    """CONSISTENCY_UNAVAILABLE: these indexes have not the partitions that the read needs.
 
-    def __init__(self, lacking: Lacking, why: str = "") -> None:
+    `needs`: index → every partition that the read needs of it, also those that are here. `why`: more about it.
+    """
+
+    def __init__(self, lacking: Lacking, needs: Lacking, why: str = "") -> None:
         said = [_said(name, partitions) for name, partitions in lacking.items()]
         message = f"{'; '.join(said)}{why}; ask a node that has them, or run `atomlog consume` with --partitions here"
         super().__init__(
@@ -36,21 +39,28 @@ class NotHeld(CapabilityError):
             ],
         )
         self.lacking = lacking
+        self.needs = needs
 
 
-def absent(indexes: IndexSet, names: Sequence[str], selector: Selector, asked: Iterable[int]) -> Lacking:
+def is_not_held(error: AtomlogError) -> bool:
+    """Whether it is a `NotHeld`, also one that came from another process."""
+    return error.code == CODE and any("partitions" in detail and "index" in detail for detail in error.details)
+
+
+def absent(indexes: IndexSet, names: Sequence[str], selector: Selector, asked: Iterable[int]) -> NotHeld | None:
     """What a read needs and is not here. `asked`: the partitions whose positions the caller gave."""
     covered = indexes.held_by_all(names)
     if len(covered) == indexes.ids.partitions:
-        return {}
+        return None
     return not_covered(indexes, names, {*_needed(selector, indexes, covered), *asked})
 
 
-def not_covered(indexes: IndexSet, names: Sequence[str], partitions: Iterable[int]) -> Lacking:
+def not_covered(indexes: IndexSet, names: Sequence[str], partitions: Iterable[int]) -> NotHeld | None:
     """These partitions, index by index, as far as the index does not have them."""
     wanted = set(partitions)
     lacking = {name: sorted(wanted.difference(indexes.held_by(name))) for name in names}
-    return {name: missing for name, missing in lacking.items() if missing}
+    lacking = {name: missing for name, missing in lacking.items() if missing}
+    return NotHeld(lacking, dict.fromkeys(names, sorted(wanted))) if lacking else None
 
 
 def check_resolved(
@@ -59,7 +69,9 @@ def check_resolved(
     """Raises NotHeld where a row refers to an atom that may live in a partition that the read does not cover."""
     if all(slot.at is not None or slot.target in slots for row in rows for slot in row.clear.slots):
         return
-    raise NotHeld(not_covered(indexes, names, range(indexes.ids.partitions)))
+    lacking = not_covered(indexes, names, range(indexes.ids.partitions))
+    if lacking is not None:
+        raise lacking
 
 
 def can_lack(selector: Selector) -> bool:

@@ -41,6 +41,7 @@ class Answer:
     gathered: Gathered
     rendered: Rendered
     next_state: State | None
+    network_calls: int = 0
 
     def receipt(
         self,
@@ -67,7 +68,7 @@ class Answer:
             recorded_at_us=recorded_at_us,
             principal=principal,
             permission_generation=PERMISSION_GENERATION,
-            budget={"atoms": len(self.rendered.rows), "candidates": self.gathered.candidates, "bytes": len(body)},
+            budget=self._used(len(body)),
             truncations=self._cuts(),
             encoders=notes.encoders,
             scoring=notes.scoring,
@@ -115,6 +116,10 @@ class Answer:
             unembedded=notes.unembedded + self.gathered.superseded,
             missing=self.gathered.missing,
         )
+
+    def _used(self, size: int) -> Mapping[str, int]:
+        used = {"atoms": len(self.rendered.rows), "candidates": self.gathered.candidates, "bytes": size}
+        return used | ({"network_calls": self.network_calls} if self.network_calls else {})
 
     def _scopes(self) -> tuple[ReadScope, ...]:
         """What a search looked through."""

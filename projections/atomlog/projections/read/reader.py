@@ -16,7 +16,7 @@ from atomlog.kernel.settings import Settings
 from atomlog.projections.ids import Ids
 from atomlog.projections.read.chains import Chains
 from atomlog.projections.read.cursors import Continuations, Cursor, asked_digest
-from atomlog.projections.read.elsewhere import NotHeld, absent, can_lack, check_resolved, shown_lacking
+from atomlog.projections.read.elsewhere import absent, can_lack, check_resolved, shown_lacking
 from atomlog.projections.read.gather import Gathered, gather, render
 from atomlog.projections.read.indexes import VECTORS, CatchUp, Indexes, IndexSet
 from atomlog.projections.read.issue import PERMISSION_GENERATION, Answer, next_page
@@ -47,6 +47,7 @@ class ReadOptions:
     UTC) and `at_least` (partition → position to wait for) is given, and none of them with a continuation, which keeps
     the positions and the consistency of its first page. `may_lack`: partitions that an index does not have here are
     done without and named, where that leaves a page that is right as far as it goes; never in `snapshot`.
+    `network_calls`: what asking other nodes has used of the read's budget so far.
     """
 
     consistency: str | None = None
@@ -59,6 +60,7 @@ class ReadOptions:
     session: str | None = None
     principal: str = LOCAL_PRINCIPAL
     may_lack: bool = False
+    network_calls: int = 0
 
 
 DEFAULTS: Final = ReadOptions()
@@ -96,7 +98,7 @@ class Reader:
         if options is DEFAULTS and is_point(selector) and (page := await self._point(selector)) is not None:
             return page
         limit, deadline_us = self._check(selector, options)
-        selector = await self._with_ids(selector)
+        selector = await self.with_ids(selector)
         cursor = None if options.continuation is None else await self._cursor(selector, options.continuation, options)
         mode = cursor.mode if cursor else options.consistency or self.consistency
         todo = await plan(selector, cursor.state if cursor else None, self.encoders, self.journal)
@@ -127,6 +129,7 @@ class Reader:
             gathered=gathered,
             rendered=rendered,
             next_state=next_state,
+            network_calls=options.network_calls,
         )
         receipt = answer.receipt(
             receipt=self.journal.new_id(),
@@ -208,12 +211,12 @@ class Reader:
         chooser = Chooser(indexes=indexes, plan=names, log=self.log, clock=self.clock)
         lacking = absent(indexes, names, selector, cursor.positions if cursor else _asked_for(options))
         if lacking and not (options.may_lack and mode != SNAPSHOT and can_lack(selector) and cursor is None):
-            raise NotHeld(lacking)
+            raise lacking
         if cursor:
             return await chooser.again(cursor.positions, mode)
         if lacking:
             chosen = await chooser.choose(_asked(mode, options), list)
-            chosen.unreachable = shown_lacking(lacking)
+            chosen.unreachable = shown_lacking(lacking.lacking)
             return chosen
         is_now = options.at is None and options.as_of_us is None and options.at_least is None
         if is_now and (kept := await self._still(indexes, names, mode)) is not None:
@@ -276,7 +279,7 @@ class Reader:
         await self.journal.record(receipt, point_search(selector), (), chosen.seen)
         return Page(atoms=(row,), receipt=receipt, continuation=None, diagnostics=chosen.seen.diagnostics)
 
-    async def _with_ids(self, selector: Selector) -> Selector:
+    async def with_ids(self, selector: Selector) -> Selector:
         """The selector with the rows of receipts looked up."""
         handles: dict[Handle, bytes] = {}
 

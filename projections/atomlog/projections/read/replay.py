@@ -1,6 +1,7 @@
 """A receipt looked at again: shown, rendered to the same bytes, or searched anew and compared."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from atomlog.kernel.jsontext import loads
 from atomlog.kernel.ports import Clock, Log
 from atomlog.kernel.settings import Settings
 from atomlog.projections.ids import Ids
-from atomlog.projections.read.elsewhere import NotHeld, not_covered
+from atomlog.projections.read.elsewhere import not_covered
 from atomlog.projections.read.gather import gather
 from atomlog.projections.read.indexes import CatchUp, Indexes, IndexSet
 from atomlog.projections.read.journal import Journal
@@ -77,12 +78,8 @@ class Replayer:
         receipt = await self.receipt(receipt_id)
         async with self._settled(receipt, (IDS,)) as (indexes, chosen):
             stored = [_revision(row, indexes.ids) for row in receipt.rows]
-        rendered = [await self._render(row, data) for row, data in zip(receipt.rows, stored, strict=True)]
-        if hashlib.sha256(body_bytes([body for _, body in rendered])).digest() != receipt.body_sha256:
-            message = f"the page of receipt {format_id(receipt_id)} renders to other bytes than were given out"
-            raise fail("CORRUPT", f"{message}; rebuild ids")
+        rows = await rendered_again(receipt, stored, self.content)
         diagnostics = Diagnostics(lag=chosen.lag, truncated=receipt.truncations)
-        rows = tuple(row for row, _ in rendered)
         return Page(atoms=rows, receipt=receipt, continuation=None, diagnostics=diagnostics)
 
     async def verify(self, receipt_id: bytes) -> Verification:
@@ -114,28 +111,41 @@ class Replayer:
             raise fail("LOG_MISMATCH", f"{message}, this one is {format_id(self.log.log_id)}")
         return receipt, search
 
-    async def _render(self, row: ReceiptRow, data: bytes) -> tuple[Row, bytes]:
-        """A row that was sealed stays so; one that was not needs its key again."""
-        if row.sealed:
-            return render_row(row, clear_of(data)[0], None)
-        opened = await self.content.open(data)
-        if not isinstance(opened, Opened):
-            message = f"{row.handle} was read with a key that is not here now: {opened.reason}"
-            raise fail("KEY_UNAVAILABLE", f"{message}; give the master key")
-        return render_row(row, opened.clear, opened)
-
     def _settled(self, receipt: ReadReceipt, names: tuple[str, ...]) -> Settled:
         """Indexes that have come to the receipt's positions."""
 
         async def choose(indexes: IndexSet) -> Chosen:
             lacking = not_covered(indexes, names, receipt.observed())
-            if lacking:
-                raise NotHeld(lacking)
+            if lacking is not None:
+                raise lacking
             chooser = Chooser(indexes=indexes, plan=names, log=self.log, clock=self.clock)
             return await chooser.again(receipt.observed(), receipt.mode)
 
         deadline_us = self.clock.monotonic_us() + self.settings.read_timeout_ms * 1_000
         return Settled(self.indexes, self.catch_up, names, choose, deadline_us)
+
+
+async def rendered_again(receipt: ReadReceipt, stored: Sequence[bytes], content: ContentOpener) -> tuple[Row, ...]:
+    """The rows of a receipt from the revisions that they are of, in order.
+
+    Raises KEY_UNAVAILABLE, PURGED, and CORRUPT when the body is not the one that was given out.
+    """
+    rendered = [await _rendered(row, data, content) for row, data in zip(receipt.rows, stored, strict=True)]
+    if hashlib.sha256(body_bytes([body for _, body in rendered])).digest() != receipt.body_sha256:
+        message = f"the page of receipt {format_id(receipt.receipt)} renders to other bytes than were given out"
+        raise fail("CORRUPT", f"{message}; rebuild ids")
+    return tuple(row for row, _ in rendered)
+
+
+async def _rendered(row: ReceiptRow, data: bytes, content: ContentOpener) -> tuple[Row, bytes]:
+    """A row that was sealed stays so; one that was not needs its key again."""
+    if row.sealed:
+        return render_row(row, clear_of(data)[0], None)
+    opened = await content.open(data)
+    if not isinstance(opened, Opened):
+        message = f"{row.handle} was read with a key that is not here now: {opened.reason}"
+        raise fail("KEY_UNAVAILABLE", f"{message}; give the master key")
+    return render_row(row, opened.clear, opened)
 
 
 def _revision(row: ReceiptRow, index: Ids) -> bytes:
