@@ -34,8 +34,8 @@ class LogWorld(Protocol):
         """A handle of a process that only reads."""
         ...
 
-    def put_malformed(self, partition: int, record: Malformed) -> None:
-        """Append what no writer of ours writes; only where `carries_malformed`."""
+    async def put_malformed(self, partition: int, record: Malformed) -> None:
+        """Append what no writer of ours writes, with its term, owner and kind; only where `carries_malformed`."""
         ...
 
     async def close(self) -> None: ...
@@ -346,6 +346,66 @@ class LogContract:
 
         case.run(body)
 
+    def test_where_others_may_append_groups_of_two_writers_interleave_whole(self, case: Case) -> None:
+        async def body(world: LogWorld) -> None:
+            one, other = await writer(world), await world.open()
+            if one.exclusive:
+                with pytest.raises(AtomlogError) as raised:
+                    await other.acquire(0)
+                assert raised.value.code in ("NOT_OWNER", "STORE_LOCKED")
+                return
+            await other.acquire(0)
+            for turn in range(6):
+                await asyncio.gather(
+                    one.append(0, records(*range(10 * turn, 10 * turn + 4))),
+                    other.append(0, records(*range(100 + 10 * turn, 100 + 10 * turn + 4))),
+                )
+            found = [entry.record for entry in await read_all(one, 0)]
+            assert found == [entry.record for entry in await read_all(other, 0)]
+            numbers = [entry.seq for entry in found if isinstance(entry, Record)]
+            groups = [numbers[at : at + 4] for at in range(0, len(numbers), 4)]
+            assert sorted(groups) == [list(range(at, at + 4)) for at in (*range(0, 60, 10), *range(100, 160, 10))]
+
+        case.run(body)
+
+    def test_a_producer_that_was_given_up_does_no_harm_to_who_else_appends(self, case: Case) -> None:
+        async def body(world: LogWorld) -> None:
+            log = await writer(world)
+            if log.exclusive:
+                return
+            other = await writer(world)
+            await log.append(0, records(0))
+            await log.renew(0)
+            await other.append(0, records(1))
+            await log.append(0, records(2))
+            assert await read_all(other, 0) == entries(0, records(0, 1, 2))
+
+        case.run(body)
+
+    def test_who_waits_is_told_when_the_log_is_closed(self, case: Case) -> None:
+        async def body(world: LogWorld) -> None:
+            log = await writer(world)
+            waiting = asyncio.create_task(log.wait(0, 0, LONG_S))
+            await asyncio.sleep(0)
+            await log.close()
+            waiting.cancel()  # a log may also leave it to who waits
+            found = await asyncio.gather(waiting, return_exceptions=True)
+            assert found[0] is not True
+
+        case.run(body)
+
+    def test_many_ask_for_the_end_and_each_is_told_of_what_was_durable_before(self, case: Case) -> None:
+        async def body(world: LogWorld) -> None:
+            log, reader = await writer(world), await world.open_reader()
+            for count in range(1, 9):
+                early = [asyncio.create_task(handle.end(0)) for handle in (log, reader) for _ in range(4)]
+                await log.append(0, records(count))
+                late = [asyncio.create_task(handle.end(0)) for handle in (log, reader) for _ in range(4)]
+                assert all(end in (count - 1, count) for end in await asyncio.gather(*early))
+                assert set(await asyncio.gather(*late)) == {count}
+
+        case.run(body)
+
     def test_acquiring_twice_is_acquiring(self, case: Case) -> None:
         async def body(world: LogWorld) -> None:
             log = await writer(world)
@@ -378,9 +438,11 @@ class LogContract:
                     await log.append(0, [record(1, kind="K" * 33)])
                 assert await log.end(0) == 1
                 return
-            world.put_malformed(0, odd)
+            await world.put_malformed(0, odd)
             await log.append(0, records(1))
-            found = [entry.record for entry in await read_all(log, 0)]
-            assert found == [record(0), odd, record(1)]
+            first, found, last = [entry.record for entry in await read_all(log, 0)]
+            assert (first, last) == (record(0), record(1))
+            assert isinstance(found, Malformed)
+            assert (found.term, found.owner, found.kind) == (odd.term, odd.owner, odd.kind)
 
         case.run(body)

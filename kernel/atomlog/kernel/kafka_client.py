@@ -131,6 +131,10 @@ class KafkaClient:
         """With a connection of its own. Nothing is asked yet."""
         return KafkaStream(self, topic, partition, position, self._cluster.lane())
 
+    def lane(self) -> Lane:
+        """Connections of one's own, for `page`; to be closed by who asked for them."""
+        return self._cluster.lane()
+
     async def page(
         self,
         topic: str,
