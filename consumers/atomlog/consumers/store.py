@@ -41,6 +41,7 @@ from atomlog.kernel.times import parse_time
 from atomlog.projections.ids import Ids
 from atomlog.projections.read.page import Page
 from atomlog.projections.read.pins import Pins
+from atomlog.projections.read.positions import SNAPSHOT, VERSION_PINNED
 from atomlog.projections.read.reader import Reader, ReadOptions
 from atomlog.projections.read.receipts import ReadReceipt
 from atomlog.projections.read.refs import DEFAULT_HOME, DEFAULT_SPACE, KeyHome
@@ -74,6 +75,8 @@ class AsyncStore:
             clock=parts.machine.clock,
             settings=parts.settings,
             catch_up=views.catch_up,
+            consistency=SNAPSHOT if parts.embedded is not None else VERSION_PINNED,
+            recalls_snapshots=parts.embedded is not None,
             pins=Pins(parts.machine.clock, parts.settings.cursor_ttl_ms),
         )
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -335,5 +336,21 @@ def test_several_partitions_are_a_position_each(new_world: NewWorld) -> None:
         assert (page.atoms, page.diagnostics.missing) == ((), ())
         page = await world.read(Members(group=atom_id("p"), include_retired=True), at={0: 0})
         assert (page.atoms, page.diagnostics.missing) == ((), (atom_id("a"),))
+
+    asyncio.run(run())
+
+
+def test_a_recall_in_a_snapshot_is_refused_where_several_nodes_share_the_store(world: World) -> None:
+    async def run() -> None:
+        grown(world)
+        await world.follow()
+        world.reader = replace(world.reader, consistency="version_pinned", recalls_snapshots=False)
+        recall = Recall(text="v1")
+        error = await refused(world, recall, consistency="snapshot")
+        assert (error.code, error.details[0]["path"]) == ("CONSISTENCY_UNAVAILABLE", "consistency")
+        page = await world.read(recall)
+        assert page.receipt.mode == "version_pinned"
+        assert page.atoms
+        assert (await world.read(P, consistency="snapshot")).receipt.mode == "snapshot"
 
     asyncio.run(run())

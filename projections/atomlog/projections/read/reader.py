@@ -68,7 +68,11 @@ DEFAULTS: Final = ReadOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """Reads from the indexes of one process. `encoders`: vector space id → encoder, the default one first."""
+    """Reads from the indexes of one process. `encoders`: vector space id → encoder, the default one first.
+
+    `consistency`: of a read that names none. `recalls_snapshots`: False where vectors have no state that others share,
+    as in a store of several nodes: a recall in `snapshot` is refused there, not weakened.
+    """
 
     indexes: Indexes
     content: ContentOpener
@@ -80,6 +84,7 @@ class Reader:
     catch_up: CatchUp
     pins: Pins
     consistency: str = SNAPSHOT
+    recalls_snapshots: bool = True
     last: dict[tuple[str, ...], tuple[IndexSet, Chosen]] = field(default_factory=dict)  # (*plan, mode) → of now
 
     async def read(self, selector: Selector, options: ReadOptions = DEFAULTS) -> Page:
@@ -101,6 +106,7 @@ class Reader:
         selector = await self.with_ids(selector)
         cursor = None if options.continuation is None else await self._cursor(selector, options.continuation, options)
         mode = cursor.mode if cursor else options.consistency or self.consistency
+        self._check_mode(selector, mode)
         todo = await plan(selector, cursor.state if cursor else None, self.encoders, self.journal)
         # 2. The positions: those of the first page, or chosen now, waiting for what was asked for.
         choose = partial(self._choose, selector, options, todo.names, mode, cursor)
@@ -186,6 +192,12 @@ class Reader:
         if timeout_ms < 0:
             raise invalid("timeout_ms", "must not be negative")
         return self._limit(selector, options.limit), self.clock.monotonic_us() + timeout_ms * 1_000
+
+    def _check_mode(self, selector: Selector, mode: str) -> None:
+        if mode == SNAPSHOT and isinstance(selector, Recall) and not self.recalls_snapshots:
+            message = "consistency: a recall has no snapshot in a store that several nodes share; ask for version_pinned"
+            detail = {"path": "consistency", "code": "CONSISTENCY_UNAVAILABLE", "message": message}
+            raise fail("CONSISTENCY_UNAVAILABLE", message, details=[detail])
 
     def _limit(self, selector: Selector, limit: int | None) -> int:
         if limit is None:  # who names atoms gets them all
