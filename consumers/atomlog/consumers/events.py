@@ -21,6 +21,8 @@ TROUBLES: Final = frozenset(
         "heads_failed",
         "heads_sync_failed",
         "in_doubt",
+        "inbox_failed",
+        "inbox_gap",
         "ownership_lost",
         "projection_broken",
         "promotion_failed",

@@ -133,6 +133,7 @@ CODES: Final[Mapping[str, CodeSpec]] = {
     "STORE_READ_ONLY": CodeSpec(DeniedError, 5, "The store directory cannot be written."),
     "CURSOR_EXPIRED": CodeSpec(GoneError, 5, "The continuation is expired, foreign or forged."),
     "RECEIPT_EXPIRED": CodeSpec(GoneError, 5, "The receipt is not kept any more."),
+    "REQUEST_EXPIRED": CodeSpec(GoneError, 5, "Requests of an inbox were not kept until their turn came."),
     "CORRUPT": CodeSpec(FatalError, EXIT_FATAL, "Stored bytes are not what was written."),
     "LOG_DIVERGED": CodeSpec(FatalError, EXIT_FATAL, "The log is another history than the one that was read before."),
     "LOG_MISMATCH": CodeSpec(FatalError, EXIT_FATAL, "The log is not the one this store belongs to."),

@@ -48,6 +48,8 @@ class Settings:
     kafka_timeout_ms: int = 10_000
     metadata_refresh_ms: int = 30_000
     node_call_timeout_ms: int = 30_000
+    inbox_requests_max: int = 512
+    inbox_give_up_ms: int = 60_000
 
     def __post_init__(self) -> None:
         """INVALID_INPUT names each value that is no number of its kind, or out of range."""
