@@ -36,6 +36,8 @@ class PartitionApplier:
         self._careful_until = 0  # below it, one record at a time
         self._skipped_in_a_row = 0
         self._repair: _RepairSearch | None = None
+        self._unproved = 0  # void records in a row: nothing has proved since that this is still the same history
+        self._prove_at = 1
 
     @property
     def position(self) -> int:
@@ -83,6 +85,8 @@ class PartitionApplier:
         before = self._tail.checkpoint
         records = await self._read(limit(), bytes_max)
         after = self._tail.checkpoint
+        if records is not None and not await self._is_proved(records, after.position - before.position):
+            records = None
         stop = limit()
         if records is None or (alive is not None and not alive()) or (stop is not None and after.position > stop):
             self._tail.checkpoint = before
@@ -103,6 +107,30 @@ class PartitionApplier:
         except OSError as error:
             self._retry("read_failed", error)
         return None
+
+    async def _is_proved(self, records: Sequence[EffectiveRecord], read: int) -> bool:
+        """False when a log of void records alone is not the one that was applied.
+
+        Each effective record proves all before it by its chain. Of another history with lower terms every record is
+        void: that one is found by looking for the last record that counted, after 1, 2, 4, … void ones in a row.
+        """
+        self._unproved = 0 if records else self._unproved + read
+        if self._unproved < self._prove_at:
+            self._prove_at = self._prove_at if self._unproved else 1
+            return True
+        self._prove_at = self._unproved * 2
+        return await self._checked()
+
+    async def _checked(self) -> bool:
+        try:
+            await check_place(self._context.log, self._tail.genesis, self._tail.checkpoint, self._projection.name)
+        except UnavailableError as error:
+            self._retry("read_failed", error)
+        except AtomlogError as error:
+            self.stop(error)
+        else:
+            return True
+        return False
 
     def _apply(self, records: Sequence[EffectiveRecord], before: Checkpoint, after: Checkpoint) -> bool:
         try:

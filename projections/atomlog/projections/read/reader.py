@@ -195,7 +195,8 @@ class Reader:
 
     def _check_mode(self, selector: Selector, mode: str) -> None:
         if mode == SNAPSHOT and isinstance(selector, Recall) and not self.recalls_snapshots:
-            message = "consistency: a recall has no snapshot in a store that several nodes share; ask for version_pinned"
+            message = "consistency: a recall has no snapshot in a store that several nodes share; "
+            message += "ask for version_pinned"
             detail = {"path": "consistency", "code": "CONSISTENCY_UNAVAILABLE", "message": message}
             raise fail("CONSISTENCY_UNAVAILABLE", message, details=[detail])
 
