@@ -17,8 +17,8 @@ allow kernel --operation Read --operation Write --operation Describe --operation
     --topic atomlog. --resource-pattern-type prefixed
 
 # A consumer reads the log and the keys, says where it stands, and keeps the receipts of who reads beside it.
-allow consumer --operation Read --operation Describe --operation DescribeConfigs --topic atomlog.atoms
-allow consumer --operation Read --operation Describe --operation DescribeConfigs --topic atomlog.keys
+allow consumer --operation Read --operation Describe --operation DescribeConfigs \
+    --topic atomlog.atoms --topic atomlog.keys
 allow consumer --operation Read --operation Write --operation Describe --topic atomlog.control
 allow consumer --operation Write --operation Describe --topic atomlog.reads
 

@@ -108,8 +108,8 @@ class TestTheDirectories:
     def test_are_made_once_with_one_node_key_and_the_master_key_where_content_is_opened(self, tmp_path: Path) -> None:
         """By the script itself, with a command that only makes the files."""
         made = (
-            'for last; do :; done; mkdir -p "$last"; echo "$*" >> "$NODES/calls"; echo {} > "$last/store.json"; umask 077; '
-            'echo "key of $last" > "$last/node.pem"; echo "key of $last" > "$last/master.key"'
+            'for last; do :; done; mkdir -p "$last"; echo "$*" >> "$NODES/calls"; echo {} > "$last/store.json"; '
+            'umask 077; echo "key of $last" > "$last/node.pem"; echo "key of $last" > "$last/master.key"'
         )
         script(tmp_path / "bin/atomlog", made)
         nodes = tmp_path / "nodes"

@@ -17,12 +17,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from deploy.kafka.brokers import Brokers, Security
+from tests.house.tree import ROOT
 from tests.support.kafka import own_brokers
 
 ADMIN, ADMIN_PASSWORD = "admin", "admin-secret"
 NODE_NAME = "broker"
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 JAAS = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+SECURITY_PREFIXES = ("ssl.", "sasl.", "listener.name.", "authorizer.", "super.", "allow.")
 LIFE = datetime.timedelta(days=2)
 
 
@@ -119,20 +121,18 @@ def client_properties(authority: Authority, user: str, password: str) -> str:
     return "".join(f"{name}={value}\n" for name, value in lines.items())
 
 
+def example_properties() -> dict[str, str]:
+    """What deploy/secure/broker.properties says of who is who and who may do what."""
+    lines = (ROOT / "deploy/secure/broker.properties").read_text(encoding="utf-8").splitlines()
+    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
+    return {name: value for name, _, value in pairs if name.startswith(SECURITY_PREFIXES)}
+
+
 def _node_properties(authority: Authority, node_file: Path) -> dict[str, str]:
+    """The example's, with the files of this test and one more mechanism."""
     logins = {f"listener.name.clients.{name.lower()}.sasl.jaas.config": f"{JAAS};" for name in MECHANISMS}
-    return logins | {
-        "sasl.enabled.mechanisms": ",".join(MECHANISMS),
-        "ssl.keystore.type": "PEM",
-        "ssl.keystore.location": str(node_file),
-        "ssl.truststore.type": "PEM",
-        "ssl.truststore.location": str(authority.file),
-        "listener.name.brokers.ssl.client.auth": "required",
-        "listener.name.controller.ssl.client.auth": "required",
-        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": f"User:{ADMIN};User:CN={NODE_NAME}",
-        "allow.everyone.if.no.acl.found": "false",
-    }
+    files = {"ssl.keystore.location": str(node_file), "ssl.truststore.location": str(authority.file)}
+    return {**example_properties(), **logins, **files, "sasl.enabled.mechanisms": ",".join(MECHANISMS)}
 
 
 def _named(name: str) -> x509.Name:
