@@ -1,7 +1,8 @@
 """Taking a partition: a Claim that is read back as the effective one, and content keys for the new term."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from atomlog.kernel.committer import Committer
@@ -16,6 +17,7 @@ from atomlog.schemas import codec
 from atomlog.schemas.record import RULE, ZERO16, Record
 from atomlog.schemas.revision import time_bytes
 
+DESTROYED_PAGES_MAX: Final = 4_096  # named by one KeysDestroyed record: some 170 KB
 TRIES_MAX: Final = 3  # appends of one Claim before it is given up
 
 
@@ -58,7 +60,9 @@ class Claimer:
         await self._log.acquire(self._partition)
         await self._committer.abandon()
         await self._log.renew(self._partition)
-        # 2. Only who has read the log to its end may claim.
+        # 2. Only who can serve, and has read the log to its end, may claim.
+        if not self._log.exclusive:
+            await self._allocator.check_master()
         end = await self._log.end(self._partition)
         await self._following.until(lambda: self._following.checkpoint.position >= end)
         state = self._following.checkpoint.state
@@ -114,21 +118,32 @@ class Claimer:
     async def _win(self) -> None:
         if self._term.owner == ZERO16:
             self._term.owner = self._world.randomness.token(16)  # after the lock: never shared with a forked child
-        self._won = asyncio.get_running_loop().create_future()
-        record = self._record(self._following.checkpoint.state.term + 1)
-        for attempt in range(1, TRIES_MAX + 1):
-            try:
-                await self._log.append(self._partition, [record])
-                break
-            except Exception:  # it may be there all the same; the same Claim twice is harmless
-                if attempt == TRIES_MAX and self._log.exclusive:
-                    raise
-                await self._log.renew(self._partition)
-        won = await self._won
+        self._won = won = asyncio.get_running_loop().create_future()
+        try:
+            await self._append_claim(self._record(self._following.checkpoint.state.term + 1))
+        except Exception:  # it may be there all the same: up to the present end this can be told
+            if self._log.exclusive:
+                raise
+            end = await self._log.end(self._partition)
+            await self._following.until(lambda: won.done() or self._following.checkpoint.position >= end)
+            if not won.done():
+                raise
+        is_won = await won
         state = self._following.checkpoint.state
-        if not won or state.owner != self._term.owner:
+        if not is_won or state.owner != self._term.owner:
             raise self.not_owner()
         self._term.state = state
+
+    async def _append_claim(self, claim: Record) -> None:
+        """Append it, several times if need be: the same Claim twice is harmless."""
+        for attempt in range(1, TRIES_MAX + 1):
+            try:
+                await self._log.append(self._partition, [claim])
+                return
+            except Exception:
+                if attempt == TRIES_MAX:
+                    raise
+                await self._log.renew(self._partition)
 
     def _record(self, term: int) -> Record:
         genesis = self._world.genesis[self._partition]
@@ -166,10 +181,8 @@ class Claimer:
         await self._allocator.start(
             self._term.state.term, self._term.owner, used, fresh_page=not clean, destroyed=destroyed
         )
-        unused = self._allocator.unused(used)
-        if unused:
-            pages = [{"page": page, "bitmap": bitmap} for page, bitmap in sorted(unused.items())]
-            await self._append_own("KeysDestroyed", {"pages": pages, "reason": "unused by any effective record"})
+        for unused in parts_of(self._allocator.unused(used)):
+            await self._append_own("KeysDestroyed", keys_destroyed(unused))
             await self._allocator.destroy(unused)
 
     async def _append_own(self, kind: str, datum: Mapping[str, Any]) -> None:
@@ -181,3 +194,15 @@ class Claimer:
         await self._following.until(lambda: group.left == 0 or not self._holds())
         if group.left:
             raise self.not_owner()
+
+
+def parts_of(unused: Mapping[bytes, bytes]) -> Iterator[Mapping[bytes, bytes]]:
+    """Keys to destroy, as many pages at a time as one record names."""
+    pages = iter(sorted(unused.items()))
+    while part := dict(islice(pages, DESTROYED_PAGES_MAX)):
+        yield part
+
+
+def keys_destroyed(unused: Mapping[bytes, bytes]) -> dict[str, Any]:
+    pages = [{"page": page, "bitmap": bitmap} for page, bitmap in unused.items()]
+    return {"pages": pages, "reason": "unused by any effective record"}

@@ -66,6 +66,7 @@ class Committer:
         self._spawn = spawn
         self._queue: deque[Ask] = deque()
         self._wake = asyncio.Event()
+        self._own: list[tuple[str, bytes, asyncio.Future[Group | None]]] = []  # records that answer nobody
         self._open = False
         self._appending: asyncio.Task[None] | None = None
         self._builder = Builder(
@@ -81,6 +82,15 @@ class Committer:
         self._wake.set()
 
     def open(self) -> None:
+    async def put_own(self, kind: str, value: bytes) -> Group | None:
+        """Append a record that is no write, in the next group, which is returned. None: the term ended before."""
+        decided: asyncio.Future[Group | None] = asyncio.get_running_loop().create_future()
+        if not self._open:
+            return None
+        self._own.append((kind, value, decided))
+        self._wake.set()
+        return await decided
+
         """The term is ours: commit what is queued."""
         self._open = True
         self._wake.set()
@@ -89,6 +99,9 @@ class Committer:
         """Append nothing more until `open`."""
         self._open = False
 
+        for _, _, decided in self._own:
+            _give(decided, None)
+        self._own.clear()
     def withdraw(self) -> list[Ask]:
         """Everything in hand, appended or not; the caller answers it."""
         asks = [*self._unread.clear(), *self._queue]
@@ -110,7 +123,7 @@ class Committer:
         """Commit groups while the term is ours. Ends only by cancellation."""
         while True:
             await self._wake.wait()
-            if not self._open or not self._queue:
+            if not self._open or not (self._queue or self._own):
                 self._wake.clear()
                 continue
             await asyncio.sleep(0)  # let every client that is ready now join the group
@@ -182,6 +195,10 @@ class Committer:
         self._fence(group, refused)
         if not group.records:
             self._unread.drop(group)
+        for kind, value, decided in self._own:
+            self.add_record(group, kind, value)
+            _give(decided, group)
+        self._own.clear()
         return group
 
     def _decide_one(self, group: Group, ask: Ask, refused: list[Ask]) -> None:
@@ -288,3 +305,8 @@ class Committer:
             except Exception as error:
                 ask.refuse(error)
                 raise
+
+
+def _give(waiter: "asyncio.Future[Group | None]", group: Group | None) -> None:
+    if not waiter.done():
+        waiter.set_result(group)

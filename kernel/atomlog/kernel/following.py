@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from atomlog.kernel.effects import BatchEffects
 from atomlog.kernel.errors import AtomlogError, FatalError, fail
@@ -12,11 +12,14 @@ from atomlog.kernel.tail import Checkpoint, EffectiveRecord, Tail
 from atomlog.kernel.world import World
 
 WAIT_S: Final = 1.0  # how long one wait for the log lasts
-RETRY_S: Final = 0.1  # until the next try, when the log or the heads do not answer
+RETRY_S: Final = 0.1  # until the next try, when the log or the heads do not answer; doubles up to RETRY_MAX_S
+RETRY_MAX_S: Final = 1.0
 
 
 class Following:
     """Follows one partition. `settled` reads the heads that it applies to; `tell` is given each effective record.
+
+    `tell_voids` is called when there were void ones among them.
 
     `known` has the effects of a record that this owner wrote and that was read back as it was written.
     """
@@ -29,12 +32,14 @@ class Following:
         *,
         known: Callable[[EffectiveRecord], BatchEffects | None],
         tell: Callable[[EffectiveRecord], None],
+        tell_voids: Callable[[], None],
     ) -> None:
         self._world = world
         self._partition = partition
         self._settled = settled
         self._known = known
         self._tell = tell
+        self._tell_voids = tell_voids
         self._tail = Tail(world.log, world.genesis[partition])
         self._moved = asyncio.Event()  # set, and replaced, each time the tail moves
         self._failure: AtomlogError | None = None
@@ -61,28 +66,33 @@ class Following:
             await self._read_back()
 
     async def run(self) -> None:
-        """Follow the log. Ends with what makes following impossible; anything else is tried again.
+        """Follow the log. Ends with what makes following impossible; anything else is tried again, for ever.
+
+        A log that is away for a while ends nothing.
 
         OVERLOADED when the heads cannot be written after `apply_retries`: RocksDB takes nothing more until it is
         opened anew.
         """
-        failing = False
+        failing, retry_s = "", RETRY_S
         while True:
             try:
                 if await self._world.log.wait(self._partition, self.checkpoint.position, WAIT_S):
                     await self._read_back()
-                failing = False
+                if failing == "log_unavailable":
+                    self._say("log_available")
+                failing, retry_s = "", RETRY_S
             except FatalError:
                 raise
             except (AtomlogError, OSError) as error:
                 if self._apply_failures > self._world.settings.apply_retries:
                     message = f"partition {self._partition}: the heads cannot be written: {error}; open the store anew"
                     raise fail("OVERLOADED", message) from error
-                if not failing:
-                    text = f"{type(error).__name__}: {error}"
-                    self._world.say({"event": "heads_failed", "partition": self._partition, "error": text})
-                failing = True
-                await self._world.clock.sleep(RETRY_S)
+                trouble = "heads_failed" if self._apply_failures else "log_unavailable"
+                if trouble != failing:
+                    self._say(trouble, error=f"{type(error).__name__}: {error}")
+                failing = trouble
+                await self._world.clock.sleep(retry_s)
+                retry_s = min(2 * retry_s, RETRY_MAX_S)
 
     async def run_sync(self) -> None:
         """The heads' own log need not be durable for each write: after a power cut they replay."""
@@ -95,7 +105,7 @@ class Following:
                 await self._world.workers.run(self._world.heads.kv.sync)
             except OSError as error:
                 self._unsynced = True
-                self._world.say({"event": "heads_sync_failed", "partition": self._partition, "error": str(error)})
+                self._say("heads_sync_failed", error=str(error))
 
     async def until(self, is_so: Callable[[], bool]) -> None:
         """Until something is so, which is looked at each time the tail moves; raises what ended the following."""
@@ -126,5 +136,10 @@ class Following:
         self._unsynced = True
         for record in records:
             self._tell(record)
+        if sum(tail.voids.values()) > sum(voids.values()):
+            self._tell_voids()
         self._moved.set()
         self._moved = asyncio.Event()
+
+    def _say(self, event: str, **fields: Any) -> None:
+        self._world.say({"event": event, "partition": self._partition, **fields})

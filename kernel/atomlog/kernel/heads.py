@@ -21,6 +21,8 @@ Texts inside keys and values have a one-byte length before them.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 from typing import Any, Final
 
 from atomlog.kernel import jsontext
@@ -169,6 +171,11 @@ class HeadView:
     def destroyed_keys(self, partition: int) -> Mapping[bytes, bytes]:
         """Bitmap per page of the keys that effective KeysDestroyed records name."""
         return self._bitmaps(b"x" + u16(partition))
+
+    def destroyed_of(self, page: bytes) -> int:
+        """The keys of one page that effective KeysDestroyed records of any partition name; bit i = key i."""
+        found = self.kv.get_many([b"x" + u16(partition) + page for partition in range(self.partitions)])
+        return reduce(or_, (int.from_bytes(bitmap, "little") for bitmap in found if bitmap), 0)
 
     def _bitmaps(self, prefix: bytes) -> Mapping[bytes, bytes]:
         return {key[3:]: value for key, value in self.kv.scan(prefix, prefix_end(prefix))}

@@ -8,8 +8,8 @@ from typing import Final
 
 from atomlog.kernel.errors import FatalError, fail
 from atomlog.kernel.keys import PAGE_ID_BYTES, KeyRing, bitmap_number, other_master
-from atomlog.kernel.ports import KeyPage
-from atomlog.kernel.sealing import BITMAP_BYTES, KEY_SIZE, MASTER_ID_BYTES, PAGE_BYTES, PAGE_KEYS
+from atomlog.kernel.ports import KeyPage, KeyPageOutline
+from atomlog.kernel.sealing import BITMAP_BYTES, KEY_SIZE, MASTER_ID_BYTES, PAGE_BYTES, PAGE_KEYS, MasterKey
 
 _MADE_CACHED_MAX: Final = 256  # of those that were made here; an atom is mostly changed soon, or not for long
 _REFILL_PAGES_MAX: Final = 16
@@ -53,7 +53,7 @@ class KeyAllocator:
         until the KeysDestroyed of such a start is effective. Destructions that were cut short are completed.
 
         Raises:
-            KEY_UNAVAILABLE: the master key is missing, or is not the one of the newest page.
+            KEY_UNAVAILABLE: the master key is missing, or is not that of any page.
         """
         if self._refilling is not None:
             await asyncio.wait((self._refilling,))
@@ -61,16 +61,38 @@ class KeyAllocator:
         self._term, self._owner = term, owner
         self._ready.clear()
         outlines = await self._ring.store.outlines(self._partition)
-        if outlines and outlines[-1].master_key_id != master.id:
-            raise other_master(outlines[-1].page, outlines[-1].master_key_id, master)
-        named = {page.page: bitmap_number(destroyed.get(page.page)) for page in outlines}
-        await self.destroy({page: _bitmap(keys) for page, keys in named.items() if keys})
-        self._older = {page.page: bitmap_number(page.destroyed) | named[page.page] for page in outlines}
+        _check_master(outlines, master)
+        await self._complete(outlines, destroyed)
+        self._older = {
+            page.page: bitmap_number(page.destroyed) | bitmap_number(destroyed.get(page.page)) for page in outlines
+        }
         if fresh_page:
             return
         last = max((n for n, page in enumerate(outlines) if bitmap_number(used.get(page.page))), default=0)
         for page in outlines[last:]:
             await self._continue(page.page, bitmap_number(used.get(page.page)))
+
+    async def check_master(self) -> None:
+        """KEY_UNAVAILABLE when `start` would raise it."""
+        _check_master(await self._ring.store.outlines(self._partition), self._ring.require_master())
+
+    async def complete(self, destroyed: Mapping[bytes, bytes]) -> None:
+        """Destroy what effective KeysDestroyed records name and pages still hold. KeysDestroyed comes first."""
+        await self._complete(await self._ring.store.outlines(self._partition), destroyed)
+
+    async def _complete(self, outlines: Sequence[KeyPageOutline], destroyed: Mapping[bytes, bytes]) -> None:
+        held = {
+            page.page: bitmap_number(destroyed.get(page.page)) & ~bitmap_number(page.destroyed) for page in outlines
+        }
+        await self.destroy({page: _bitmap(keys) for page, keys in held.items() if keys})
+
+    async def late(self, used: Mapping[bytes, bytes]) -> Mapping[bytes, bytes]:
+        """As `unused`, with the pages of older terms that a former owner still made after `start`."""
+        outlines = await self._ring.store.outlines(self._partition)
+        for page in outlines:
+            if page.maker_term < self._term:
+                self._older.setdefault(page.page, bitmap_number(page.destroyed))
+        return self.unused(used)
 
     async def _continue(self, page: bytes, used: int) -> None:
         """Hand out the keys of a page above the highest used one."""
@@ -153,11 +175,13 @@ class KeyAllocator:
             raise fail("CORRUPT", f"key page {page.hex()}, which has keys to destroy, is not in the key store")
         if not keys & ~bitmap_number(stored.destroyed):
             return None
-        content = bytearray(self._ring.unwrap(stored))
+        destroyed = bitmap_number(stored.destroyed) | keys
+        # A page of which nothing is left need not be opened: it may be a stranger's, that nobody can open.
+        content = bytearray(PAGE_BYTES if destroyed == _ALL else self._ring.unwrap(stored))
         for index in _indexes(keys):
             content[index * KEY_SIZE : (index + 1) * KEY_SIZE] = bytes(KEY_SIZE)
-        destroyed = _bitmap(bitmap_number(stored.destroyed) | keys)
-        return self._ring.wrap(replace(stored, version=stored.version + 1, destroyed=destroyed), bytes(content))
+        rewritten = replace(stored, version=stored.version + 1, destroyed=_bitmap(destroyed))
+        return self._ring.wrap(rewritten, bytes(content))
 
     def _withdraw(self, pages: Mapping[bytes, int]) -> None:
         for page in pages.keys() & self._older.keys():
@@ -206,6 +230,12 @@ class KeyAllocator:
             wrapped=b"",
         )
         return self._ring.wrap(page, keys), keys
+
+
+def _check_master(outlines: Sequence[KeyPageOutline], master: MasterKey) -> None:
+    """A page of another key may be a stranger's; when all are, it is ours that is wrong."""
+    if outlines and all(page.master_key_id != master.id for page in outlines):
+        raise other_master(outlines[-1].page, outlines[-1].master_key_id, master)
 
 
 def _keys(page: bytes, keys: bytes, which: int) -> list[tuple[bytes, bytes]]:

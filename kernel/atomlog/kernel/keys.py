@@ -5,7 +5,7 @@ significant first, for key i. Keys are made in pages that are durable before the
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -49,11 +49,22 @@ class KeyRing:
         self._pages: OrderedDict[bytes, _Page] = OrderedDict()
         self._missed: OrderedDict[bytes, int] = OrderedDict()
         self._epoch = 0
+        self.waits = 0  # times that somebody waited for a page, and for how long in all
+        self.waited_ms = 0
+        self._decided: Callable[[bytes], int] = lambda page: 0
 
     @property
     def can_unseal(self) -> bool:
         """False without a master key: then no content can be read or written."""
         return self._master is not None
+
+    def obey(self, decided: Callable[[bytes], int]) -> None:
+        """`decided`: the keys of a page that the log has decided to destroy, as an integer, bit i = key i.
+
+        They are destroyed from then on, whatever a page says that somebody has put back. Who applies such a decision
+        tells of it by `forget`.
+        """
+        self._decided = decided
 
     def key_now(self, key_id: bytes) -> bytes | None:
         """The key (32 bytes) if its page is cached; None also when it is destroyed: `key` tells why."""
@@ -66,11 +77,12 @@ class KeyRing:
         Raises:
             KEY_UNAVAILABLE: with `retry_after_ms`, the page is not here yet (for `key_wait_ms` from the first
                 question for it on); without, the master key is missing or another one.
-            PURGED: the key is destroyed.
+            PURGED: the key is destroyed, or decided to be.
             CORRUPT: the page never came, or is damaged.
+            KAFKA_UNAVAILABLE: whether there is such a page cannot be asked.
         """
         page_id = key_id[:PAGE_ID_BYTES]
-        page = self._cached(page_id) or await self._load(page_id)
+        page = self._cached(page_id) or await self._load(page_id, key_id[PAGE_ID_BYTES])
         key = _key_of(page, key_id[PAGE_ID_BYTES])
         if key is None:
             raise fail("PURGED", f"the content was erased: its key {key_id.hex()} is destroyed")
@@ -78,12 +90,16 @@ class KeyRing:
 
     async def wait_for_key(self, key_id: bytes) -> bytes:
         """As `key`, but waits while the page is not here yet: then CORRUPT instead of a retryable error."""
+        waited = False
         while True:
             try:
                 return await self.key(key_id)
             except UnavailableError as error:
-                if error.code != "KEY_UNAVAILABLE" or error.retry_after_ms is None:
+                if error.code not in ("KEY_UNAVAILABLE", "KAFKA_UNAVAILABLE") or error.retry_after_ms is None:
                     raise
+                self.waits += not waited
+                self.waited_ms += error.retry_after_ms
+                waited = True
                 await self._clock.sleep(error.retry_after_ms / 1_000)
 
     def forget(self, pages: Sequence[bytes]) -> None:
@@ -134,18 +150,22 @@ class KeyRing:
             self._pages.move_to_end(page_id)
         return page
 
-    async def _load(self, page_id: bytes) -> _Page:
+    async def _load(self, page_id: bytes, index: int) -> _Page:
+        """The page, which may be an empty one where the key at `index` is destroyed."""
         self.require_master()
         while True:
             epoch = self._epoch
             stored = await self.store.get(page_id)
+            decided = self._decided(page_id)
+            if stored is None and decided >> index & 1:
+                return _Page(keys=b"", destroyed=decided)
             if stored is None:
                 raise self._missing(page_id)
             if epoch != self._epoch:  # keys were destroyed meanwhile: what was read may be the old page
                 continue
             keys = self.unwrap(stored)
             self._missed.pop(page_id, None)
-            self.remember(page_id, keys, bitmap_number(stored.destroyed))
+            self.remember(page_id, keys, bitmap_number(stored.destroyed) | decided)
             return self._pages[page_id]
 
     def _missing(self, page_id: bytes) -> AtomlogError:

@@ -21,6 +21,7 @@ from atomlog.kernel.following import Following
 from atomlog.kernel.heads import HeadView, Place
 from atomlog.kernel.inflight import RETRY_MS, Ask, InHand, Owed, Scope, Unread
 from atomlog.kernel.key_allocator import KeyAllocator
+from atomlog.kernel.key_audit import KeyAudit
 from atomlog.kernel.plan import Prepared, Refused
 from atomlog.kernel.prepare import DigestKeys, Preparer
 from atomlog.kernel.results import Digests, Stored
@@ -45,6 +46,7 @@ class Owner:
         self._may_claim = world.log.exclusive  # without being told to: nobody else can, or the last Claim is an own one
         self._claiming: asyncio.Task[None] | None = None
         self._tasks: dict[asyncio.Task[None], None] = {}  # in the order in which they began: a set has another each run
+        self._is_leaving = False  # answers what is in hand, takes nothing more
         self._deadlines = Deadlines(world.timeout_s)
         self._in_hand = InHand(requests_max=world.settings.queue_requests_max, bytes_max=world.settings.queue_bytes_max)
         self._settled = HeadView(world.heads.kv, world.log.partitions)  # what is read back
@@ -53,7 +55,14 @@ class Owner:
         self._stored = Stored(self._settled, partition, world.log, world.ring)
         allocator = self._allocator = KeyAllocator(world.ring, partition)
         self._digest_keys = DigestKeys(view, partition, allocator)
-        self._following = Following(world, partition, self._settled, known=self._unread.effects, tell=self._on_record)
+        self._following = Following(
+            world,
+            partition,
+            self._settled,
+            known=self._unread.effects,
+            tell=self._on_record,
+            tell_voids=lambda: self._key_audit.wake(),
+        )
         term = self._term = Term()
         self._committer = Committer(
             world,
@@ -80,6 +89,17 @@ class Owner:
             committer=self._committer,
         )
         self._preparer = Preparer(
+        self._key_audit = KeyAudit(
+            world,
+            partition,
+            owns=self._owns,
+            settled=self._settled,
+            unread=self._unread,
+            allocator=allocator,
+            following=self._following,
+            committer=self._committer,
+        )
+        world.ring.obey(self._settled.destroyed_of)
             partition=partition,
             view=view,
             settled=self._settled,
@@ -133,6 +153,8 @@ class Owner:
         for loop in (self._following.run(), self._following.run_sync(), self._committer.run()):
             self._spawn(loop)
 
+        if not self._log.exclusive:
+            self._spawn(self._key_audit.run())
     async def write(self, request: model.WriteRequest, principal: str) -> model.WriteResult:
         """The result of an accepted batch, or the typed error of its refusal.
 
@@ -170,15 +192,26 @@ class Owner:
             await self._claimed(self._begin_claim(over_others=True, after=after))
 
     async def release(self, reason: str) -> None:
-        """Answer what is in hand and give the term up, so that a successor need not wait."""
-        await self._drain()
-        if self._phase != "owner":
-            return
-        self._phase = "releasing"
+        """Answer what is in hand and give the term up, so that a successor need not wait. Nothing more is taken in.
+
+        IN_DOUBT or what the log raises: whether a successor knows of it cannot be said; this owner writes no more.
+        """
+        self._is_leaving = True
+        try:
+            await self._drain()
+            if self._phase == "owner":
+                self._phase = "releasing"
+                await self._give_back(reason)
+        finally:
+            self._is_leaving = False
+
+    async def _give_back(self, reason: str) -> None:
         try:
             async with asyncio.timeout(self._world.timeout_s):
                 await self._claimer.give_back(reason)
         finally:
+        except TimeoutError:
+            raise self._in_doubt("the Release was not read back in time") from None
             if self._phase == "releasing":
                 self._phase = "standby"
             self._may_claim = self._log.exclusive
@@ -271,7 +304,7 @@ class Owner:
     async def _own(self) -> None:
         """Be the owner; NOT_OWNER when somebody else is to be."""
         while not self._owns():
-            self._check_running()
+            self._check_running(owing=True)
             if self._phase == "standby" and not self._may_claim:
                 raise self._claimer.not_owner()
             await self._claimed(self._begin_claim())
@@ -297,6 +330,8 @@ class Owner:
             self._committer.settle(record)
 
     def _on_claim(self, record: EffectiveRecord) -> None:
+            if record.kind == "KeysDestroyed":
+                self._world.ring.forget([page["page"] for page in record.datum()["pages"]])
         """An effective Claim ends every older term: what is not read back by now is void for ever."""
         own = self._claimer.on_claim(record)
         self._may_claim = own or self._log.exclusive
@@ -369,6 +404,7 @@ class Owner:
         finally:
             if self._phase == "claiming":
                 self._phase = "standby"
+                self._key_audit.wake()
                 self._give_up("the partition could not be claimed again")
         if self._owns():
             self._say("claimed", term=self.term)
@@ -429,12 +465,13 @@ class Owner:
     def _say(self, event: str, **fields: Any) -> None:
         self._world.say({"event": event, "partition": self._partition, **fields})
 
-    def _check_running(self) -> None:
+    def _check_running(self, *, owing: bool = False) -> None:
+        """Raises unless something new may begin, or with `owing` something that was taken in may go on."""
         if self._failure is not None:
             raise self._failure
         if self._phase == "closed":
             raise fail("NOT_OWNER", "the store is closed")
-        if self._phase == "releasing":
+        if self._phase == "releasing" or (self._is_leaving and not owing):
             raise fail("NOT_OWNER", f"partition {self._partition} is being given back", retry_after_ms=RETRY_MS)
 
     def _in_doubt(self, why: str) -> AtomlogError:

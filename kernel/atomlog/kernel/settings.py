@@ -39,6 +39,7 @@ class Settings:
     receipt_retention_days: int = 90
     cursor_ttl_ms: int = 3_600_000
     key_wait_ms: int = 2_000
+    key_audit_ms: int = 60_000
     lease_ms: int = 5_000
     heartbeat_ms: int = 1_000
     standby_backoff_ms: int = 2_000

@@ -147,16 +147,19 @@ async def test_heads_know_that_the_owner_gave_its_term_up_until_the_next_claim()
 
 
 class GatedOutlines(FaultyKeyStore):
-    """Says which pages there are only when the gate opens."""
+    """Says which pages there are at once before the Claim, and after it only when the gate opens."""
 
     def __init__(self) -> None:
         super().__init__()
         self.gate = asyncio.Event()
         self.asked = asyncio.Event()
+        self.is_before_the_claim = True
 
     async def outlines(self, partition: int) -> Sequence[KeyPageOutline]:
-        self.asked.set()
-        await self.gate.wait()
+        if not self.is_before_the_claim:
+            self.asked.set()
+            await self.gate.wait()
+        self.is_before_the_claim = False
         return await super().outlines(partition)
 
 
