@@ -142,8 +142,7 @@ RIGHTS: Mapping[str, Mapping[Act, tuple[str, ...]]] = {
     "consumer": {write: ("reads", "control"), read: ("atoms", "keys", "control"), look: ("atoms", "keys")},
     "alice": {write: ("inbox.alice",), read: ("results.alice",)},
 }
-NO_Act = Callable[[KafkaClient, str], Awaitable[None]]
-RIGHTS: Mapping[str, Mapping[Act, tuple[str, ...]]] = {
+NO_RIGHTS: Mapping[str, Mapping[Act, tuple[str, ...]]] = {
     "consumer": {write: ("atoms", "keys", "inbox.alice", "results.alice"), read: ("inbox.alice",)},
     "alice": {
         write: ("atoms", "keys", "control", "inbox.bob", "results.alice"),
