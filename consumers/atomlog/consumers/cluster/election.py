@@ -109,7 +109,7 @@ class Election:
         self._look(facts, now_us)
         if facts.is_owner and facts.trouble is not None:
             return GiveBack(why=facts.trouble)
-        if (why := self._unfit(facts, now_us)) is not None:
+        if (why := self.unfit(facts, now_us)) is not None:
             return Wait(until_us=now_us + self._lease_us, why=why)
         if (until_us := max(self._not_before_us, self._budget_us(now_us))) > now_us:
             return Wait(until_us=until_us, why="backing off")
@@ -120,6 +120,18 @@ class Election:
         if facts.is_own:
             return Claim(why="the own term stands")
         return self._over_silence(facts, now_us)
+
+    def unfit(self, facts: Facts, now_us: int) -> str | None:
+        """Why this node may not claim at all."""
+        if not facts.is_standby:
+            return "not a standby"
+        if facts.trouble is not None:
+            return facts.trouble
+        if now_us - facts.end_read_us > self._lease_us // 2:
+            return "the partition's end cannot be read"
+        if facts.lag_records > self._settings.claim_lag_records or facts.lag_ms > self._settings.claim_lag_ms:
+            return "catching up"
+        return None
 
     def claim_failed(self, now_us: int) -> None:
         """A Claim was not made, or came to nothing: others are to try before this node does again."""
@@ -140,18 +152,6 @@ class Election:
         if self._watched_us == 0 or facts.end_read_us - self._end_read_us > self._lease_us:
             self._watched_us = facts.end_read_us
         self._end_read_us = facts.end_read_us
-
-    def _unfit(self, facts: Facts, now_us: int) -> str | None:
-        """Why this node may not claim at all."""
-        if not facts.is_standby:
-            return "not a standby"
-        if facts.trouble is not None:
-            return facts.trouble
-        if now_us - facts.end_read_us > self._lease_us // 2:
-            return "the partition's end cannot be read"
-        if facts.lag_records > self._settings.claim_lag_records or facts.lag_ms > self._settings.claim_lag_ms:
-            return "catching up"
-        return None
 
     def _budget_us(self, now_us: int) -> int:
         """Until when this minute's terms are used up: a duel must end even where everything else is wrong."""

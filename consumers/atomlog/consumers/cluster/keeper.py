@@ -92,6 +92,16 @@ class Keeper:
         """That of the owner; `stuck` where it owns the partition and does not reach the log."""
         return "stuck" if self.owner.phase == "owner" and not self.serves else self.owner.phase
 
+    @property
+    def is_leaving(self) -> bool:
+        """The partition is being given back: what comes now is for the next owner."""
+        return self._giving_back.locked()
+
+    async def unfit(self) -> str | None:
+        """Why this node could not take the partition now; None when it could."""
+        await self._look()
+        return self._election.unfit(self._facts(), self._clock.monotonic_us())
+
     def report(self) -> PartitionReport:
         """Where it stands, for the other nodes."""
         place = self.owner.place()
