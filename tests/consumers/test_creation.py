@@ -12,7 +12,7 @@ import pytest
 
 from atomlog.client import AsyncStore, AtomlogError, Store
 from atomlog.consumers.creation import MAKING, create_store
-from atomlog.consumers.parts import Machine
+from atomlog.consumers.machine import Machine
 from atomlog.kernel.system import SystemFiles
 
 SCRIPT = """

@@ -1,4 +1,4 @@
-"""Making a store: by one process, whoever else begins at the same moment, and anew after one that was killed meanwhile.
+"""Making an embedded store: by one process, whoever else begins at the same moment, and anew after one that was killed.
 
 The directory is locked while the store is made in it. `store.json.making` stands there until everything else is
 durable, and becomes `store.json` by one rename: a directory with the second name is a store, one with only the first
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from atomlog.consumers.parts import MASTER_KEY, Machine
+from atomlog.consumers.machine import KAFKA_TOML, MASTER_KEY, NODE_PEM, Machine
 from atomlog.consumers.paths import checked_path
 from atomlog.consumers.store_config import (
     FILE,
@@ -33,7 +33,8 @@ MAKING: Final = f"{FILE}.making"
 WAIT_SECONDS_MAX: Final = 10.0  # for another process that makes the same store
 POLL_SECONDS: Final = 0.02
 
-_TEMPORARY: Final = re.compile(rf"({re.escape(MAKING)}|{re.escape(MASTER_KEY)})\.[0-9a-f]{{8}}\.tmp")
+_WRITTEN: Final = (MAKING, MASTER_KEY, NODE_PEM, KAFKA_TOML)
+_TEMPORARY: Final = re.compile(rf"({'|'.join(map(re.escape, _WRITTEN))})\.[0-9a-f]{{8}}\.tmp")
 
 
 def create_store(
@@ -63,15 +64,19 @@ def create_store(
         shard_rows=shard_rows,
         vector_spaces=vector_spaces,
     )
-    with _making(files, directory):
+    with making(files, directory):
         config.save(files, directory, MAKING)
         if load_master_key(files, key_path) is None:
             create_master_key(files, machine.randomness, key_path)
         create_log(files, directory, config.log_id, partitions)
-        # Last: a directory is a store when store.json says so.
-        files.replace(f"{directory}/{MAKING}", f"{directory}/{FILE}")
-        files.sync_directory(directory)
+        finish(files, directory)
     return config
+
+
+def finish(files: Files, directory: str) -> None:
+    """Last: a directory is a store when store.json says so."""
+    files.replace(f"{directory}/{MAKING}", f"{directory}/{FILE}")
+    files.sync_directory(directory)
 
 
 async def create_unless_there(directory: str, *, master_key_file: str | None, machine: Machine) -> None:
@@ -89,8 +94,11 @@ async def create_unless_there(directory: str, *, master_key_file: str | None, ma
 
 
 @contextmanager
-def _making(files: Files, directory: str) -> Iterator[None]:
-    """The locked directory, without what an interrupted making left in it."""
+def making(files: Files, directory: str, *, shared: bool = False) -> Iterator[None]:
+    """The locked directory, without what an interrupted making left in it. `shared`: it is to be a node.
+
+    INVALID_INPUT when it is in use, or was to become a store of the other kind.
+    """
     try:
         if not _is_to_be_made(files, directory):
             raise _in_use(directory)
@@ -102,6 +110,7 @@ def _making(files: Files, directory: str) -> Iterator[None]:
                 raise fail("STORE_LOCKED", message, retry_after_ms=1_000)
             if not _is_to_be_made(files, directory):  # another process made it before the lock was taken
                 raise _in_use(directory)
+            _check_kind(files, directory, shared=shared)
             _clear(files, directory)
             yield
         finally:
@@ -126,6 +135,22 @@ def _is_to_be_made(files: Files, directory: str) -> bool:
 
 def _is_unfinished(names: Sequence[str]) -> bool:
     return FILE not in names and (MAKING in names or all(_TEMPORARY.fullmatch(name) for name in names))
+
+
+def unfinished(files: Files, directory: str) -> StoreConfig | None:
+    """What an interrupted making was to make; None when there is nothing of it, or nothing that can be read."""
+    try:
+        return StoreConfig.load(files, directory, MAKING)
+    except AtomlogError:
+        return None
+
+
+def _check_kind(files: Files, directory: str, *, shared: bool) -> None:
+    begun = unfinished(files, directory)
+    if begun is not None and (begun.kafka is not None) != shared:
+        kind = "a node of a shared store (`atomlog init --kafka …`)" if begun.kafka is not None else "an embedded store"
+        message = f"{directory}: {kind} was to be made here and was interrupted; do that again, or empty the directory"
+        raise fail("INVALID_INPUT", message)
 
 
 def _clear(files: Files, directory: str) -> None:

@@ -1,14 +1,15 @@
 """The parts of an open store. This is the composition root: the one module that names what stands behind the ports."""
 
-import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from atomlog.consumers.context import Context, ProjectionKind
 from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.generations import GenerationDirectory
 from atomlog.consumers.kinds import RocksKind
+from atomlog.consumers.machine import MASTER_KEY, Machine
 from atomlog.consumers.owner_socket import NAME as OWNER_SOCKET
 from atomlog.consumers.paths import checked_path
 from atomlog.consumers.store_config import StoreConfig
@@ -20,10 +21,9 @@ from atomlog.kernel.keys import KeyRing
 from atomlog.kernel.keystore import SqliteKeyStore
 from atomlog.kernel.log.embedded import EmbeddedLog
 from atomlog.kernel.log.places import check_partitions
-from atomlog.kernel.ports import Clock, Files, KeyStore, Kv, Log, Randomness, Workers
+from atomlog.kernel.ports import KeyStore, Kv, Log, Meters, Workers
 from atomlog.kernel.sealing import load_master_key
 from atomlog.kernel.settings import Settings
-from atomlog.kernel.system import SystemClock, SystemFiles, SystemRandomness, ThreadWorkers
 from atomlog.kernel.vector_spaces import VectorSpace, parse_vector_space
 from atomlog.projections.base import Projection
 from atomlog.projections.ids import Ids
@@ -32,27 +32,16 @@ from atomlog.projections.read.journal import Journal
 from atomlog.projections.read.shelf import ReadOnlyShelf, Shelf, SqliteShelf
 from atomlog.projections.relations import Relations
 
-if TYPE_CHECKING:  # numpy comes with it
+if TYPE_CHECKING:  # a client of Kafka and TLS come with the one, numpy with the other
+    from atomlog.consumers.cluster.shared import Shared
     from atomlog.projections.encoders import Encoder
 
-MASTER_KEY: Final = "master.key"
 PROJECTIONS: Final = ("ids", "relations", "postings", "vectors")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """The world outside the store."""
-
-    files: Files = field(default_factory=SystemFiles)
-    clock: Clock = field(default_factory=SystemClock)
-    randomness: Randomness = field(default_factory=SystemRandomness)
-    workers: Workers = field(default_factory=ThreadWorkers)
-    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)  # has passwords
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What stands behind an open store. `embedded` is the log where it is in the directory, else None."""
+    """What stands behind an open store: `embedded` where the log is in the directory, `shared` where it is on Kafka."""
 
     directory: str
     config: StoreConfig
@@ -63,6 +52,7 @@ class Parts:
     on_event: OnEvent
     log: Log
     embedded: EmbeddedLog | None
+    shared: "Shared | None"
     keys: KeyStore
     ring: KeyRing
     blobs: DirectoryBlobStore
@@ -71,6 +61,7 @@ class Parts:
     journal: Journal
     spaces: Mapping[str, VectorSpace]
     encoders: "Mapping[str, Encoder]"
+    meters: Meters | None = None
 
     @property
     def context(self) -> Context:
@@ -86,12 +77,18 @@ class Parts:
         )
 
     async def start(self) -> None:
-        """Reach what is outside this machine; nothing to do for a store that is a directory alone."""
+        """Reach what is outside the directory; see `Shared.start` for the errors. An embedded store needs nothing."""
+        if self.shared is not None:
+            await self.shared.start()
 
     async def close(self) -> None:
-        await self.journal.close()
-        await self.log.close()
-        await self.keys.close()
+        """Whatever of it fails, the rest of it is given back, too."""
+        async with AsyncExitStack() as closing:
+            if self.shared is not None:
+                closing.push_async_callback(self.shared.close)
+            closing.push_async_callback(self.keys.close)
+            closing.push_async_callback(self.log.close)
+            closing.push_async_callback(self.journal.close)
 
 
 def open_parts(
@@ -103,14 +100,38 @@ def open_parts(
     read_only: bool = False,
     machine: Machine | None = None,
     on_event: OnEvent = log_event,
+    meters: Meters | None = None,
+    follow_keys: bool = True,
+    allow_weak: Collection[str] | None = None,
 ) -> Parts:
-    """Put together everything but the projections and the write side. Takes no lock; `start` it before it is used."""
+    """Put together everything but the projections and the write side. Takes no lock; `start` it before it is used.
+
+    Of a node: `follow_keys` False leaves that to other processes of the node. `allow_weak` for who will own partitions:
+    which settings of the log's topic may be weaker than is safe; None = any, for who will not.
+    """
     machine = machine or Machine()
-    check_partitions(machine.files, directory, config.partitions)
-    keys = SqliteKeyStore(f"{directory}/keys.sqlite", machine.workers)
     master = load_master_key(machine.files, _key_path(directory, config, master_key_file))
     if master is None and master_key_file is not None:
         raise fail("INVALID_INPUT", f"{master_key_file}: there is no such master key file")
+    embedded, shared = None, None
+    if config.kafka is None:
+        embedded = _embedded_log(directory, config, settings, machine)
+        log: Log = embedded
+        keys: KeyStore = SqliteKeyStore(f"{directory}/keys.sqlite", machine.workers)
+    else:
+        from atomlog.consumers.cluster.shared import shared_of
+
+        shared = shared_of(
+            directory,
+            config,
+            settings=settings,
+            machine=machine,
+            master=master,
+            follow_keys=follow_keys,
+            allow_weak=allow_weak,
+            on_event=on_event,
+        )
+        log, keys = shared.log, shared.keys
     ring = KeyRing(
         keys,
         master=master,
@@ -118,18 +139,10 @@ def open_parts(
         clock=machine.clock,
         key_wait_ms=settings.key_wait_ms,
     )
+    if shared is not None:
+        shared.forget_rewritten(ring.forget)
     blob_directory = config.blobs or f"{directory}/blobs"
     blobs = DirectoryBlobStore(machine.files, machine.workers, blob_directory)
-    embedded = EmbeddedLog(
-        files=machine.files,
-        workers=machine.workers,
-        clock=machine.clock,
-        directory=directory,
-        log_id=config.log_id,
-        partitions=config.partitions,
-        settings=settings,
-        owner_info={"endpoint": f"unix:{OWNER_SOCKET}"},
-    )
     spaces = {space: parse_vector_space(space, "vector_spaces") for space in config.vector_spaces}
     return Parts(
         directory=directory,
@@ -139,8 +152,9 @@ def open_parts(
         bounds=Bounds(),
         read_only=read_only or config.read_only,
         on_event=on_event,
-        log=embedded,
+        log=log,
         embedded=embedded,
+        shared=shared,
         keys=keys,
         ring=ring,
         blobs=blobs,
@@ -155,6 +169,21 @@ def open_parts(
         ),
         spaces=spaces,
         encoders=Encoders(spaces, machine.workers),
+        meters=meters,
+    )
+
+
+def _embedded_log(directory: str, config: StoreConfig, settings: Settings, machine: Machine) -> EmbeddedLog:
+    check_partitions(machine.files, directory, config.partitions)
+    return EmbeddedLog(
+        files=machine.files,
+        workers=machine.workers,
+        clock=machine.clock,
+        directory=directory,
+        log_id=config.log_id,
+        partitions=config.partitions,
+        settings=settings,
+        owner_info={"endpoint": f"unix:{OWNER_SOCKET}"},
     )
 
 

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from atomlog.consumers.parts import MASTER_KEY, PROJECTIONS, Machine, Parts, open_parts
+from atomlog.consumers.machine import MASTER_KEY, Machine
+from atomlog.consumers.parts import PROJECTIONS, Parts, open_parts
 from atomlog.consumers.paths import checked_path
 from atomlog.consumers.processes import absolute
 from atomlog.consumers.rebuild import Progress, first_error, rebuild, silent

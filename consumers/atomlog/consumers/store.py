@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 from atomlog.consumers.creation import create_store, create_unless_there
 from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.indexes import OpenIndexes
+from atomlog.consumers.machine import Machine
 from atomlog.consumers.opening import Opening
-from atomlog.consumers.parts import PROJECTIONS, Machine, Parts, open_parts
+from atomlog.consumers.parts import PROJECTIONS, Parts, open_parts
 from atomlog.consumers.paths import checked_path
 from atomlog.consumers.processes import absolute, process_id
 from atomlog.consumers.quote import Quote, read_quote
@@ -149,11 +150,12 @@ class AsyncStore:
                 read_only=read_only,
                 machine=machine,
                 on_event=on_event,
+                follow_keys=not read_only,
             )
             async with AsyncExitStack() as opening:
                 opening.push_async_callback(parts.close)
                 await parts.start()
-                writing = WriteSide(parts)
+                writing = _write_side(parts)
                 opening.push_async_callback(writing.close)
                 if not parts.read_only:
                     await writing.open()
@@ -514,6 +516,15 @@ def _home(space: str, policy: str | None) -> KeyHome:
     if space == DEFAULT_SPACE and policy is None:
         return DEFAULT_HOME
     return KeyHome(space=parse_name(space, "space"), policy=None if policy is None else parse_name(policy, "policy"))
+
+
+def _write_side(parts: Parts) -> Writing:
+    """Of an embedded store the one that holds it or forwards to who does; of a node the one that asks owners."""
+    if parts.shared is None:
+        return WriteSide(parts)
+    from atomlog.consumers.cluster.writing import ClusterWriteSide
+
+    return ClusterWriteSide(parts, parts.shared.owners(), parts.shared.connections())
 
 
 def forked() -> AtomlogError:

@@ -109,8 +109,8 @@ class StoreConfig:
         files.write_atomic(f"{directory}/{name}", jsontext.dumps(self.to_dict()) + b"\n")
 
     @classmethod
-    def load(cls, files: Files, directory: str) -> "StoreConfig":
-        """Read store.json.
+    def load(cls, files: Files, directory: str, name: str = FILE) -> "StoreConfig":
+        """Read store.json, or the same under another name.
 
         Raises:
             INVALID_INPUT: the directory's path is none.
@@ -118,7 +118,7 @@ class StoreConfig:
             STORE_TOO_NEW: made by a later version.
             CORRUPT: store.json is there and does not say what it must.
         """
-        path = f"{checked_path(directory, 'directory')}/{FILE}"
+        path = f"{checked_path(directory, 'directory')}/{name}"
         try:
             raw = files.read(path)
         except (FileNotFoundError, NotADirectoryError):

@@ -12,7 +12,8 @@ from atomlog.consumers.cluster.channel import ChannelServer
 from atomlog.consumers.cluster.connections import Connections
 from atomlog.consumers.cluster.credentials import Credentials
 from atomlog.consumers.cluster.writing import ClusterWriteSide
-from atomlog.consumers.parts import Machine, Parts, open_parts
+from atomlog.consumers.machine import Machine
+from atomlog.consumers.parts import Parts, open_parts
 from atomlog.consumers.store import AsyncStore
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel import model
@@ -246,8 +247,8 @@ async def test_places_are_the_latest_word_of_all_nodes_that_answer(tmp_path: Pat
 
 async def test_receipts_that_a_write_cites_travel_with_it(tmp_path: Path) -> None:
     async with AsyncStore.open(tmp_path / "read") as store:
-        await store.write(batch("k", create("a")))
-        page = await store.get("key:a", space="notes", consistency="current")
+        written = await store.write(batch("k", create("a")))
+        page = await store.get("key:a", space="notes", at_least=written.receipt)
         receipt, body = page.receipt.to_dict()["receipt"], page.receipt.to_bytes().decode()
         parts = store._parts
         world = World(parts, (await made(tmp_path)).nodes.own)

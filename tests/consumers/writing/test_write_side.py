@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from atomlog.consumers.events import log_event
+from atomlog.consumers.machine import Machine
 from atomlog.consumers.owner_socket import OwnerServer
-from atomlog.consumers.parts import Machine
 from atomlog.consumers.store import AsyncStore
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.owner import Owner

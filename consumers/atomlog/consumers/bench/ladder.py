@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
-from atomlog.consumers.parts import Machine
+from atomlog.consumers.machine import Machine
 
 Scale = Literal["smoke", "small", "normal", "large"]
 SCALES: Final[tuple[Scale, ...]] = ("smoke", "small", "normal", "large")

@@ -10,7 +10,7 @@ from atomlog.consumers.bench.ladder import Scale
 from atomlog.consumers.bench.registry import RUNGS
 from atomlog.consumers.bench.report import number, table, write_page
 from atomlog.consumers.bench.run import Result, chosen, run_ladder
-from atomlog.consumers.parts import Machine
+from atomlog.consumers.machine import Machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from atomlog.consumers.bench.stopwatch import cpu_seconds, rss_bytes
 from atomlog.consumers.bench.writes import batch, write_all
-from atomlog.consumers.parts import Machine
+from atomlog.consumers.machine import Machine
 from atomlog.consumers.store import AsyncStore
 from atomlog.kernel import jsontext
 

@@ -15,7 +15,7 @@ from eventsourcing.persistence import StoredEvent
 
 from atomlog.consumers.bench.ladder import Sample
 from atomlog.consumers.bench.stopwatch import stopwatch
-from atomlog.consumers.parts import Machine
+from atomlog.consumers.machine import Machine
 
 LOCK_SECONDS: Final = 120
 TOPIC: Final = "eventsourcing.domain:Aggregate.Created"

@@ -11,7 +11,7 @@ from atomlog.consumers.bench.corpus import Draws
 from atomlog.consumers.bench.ladder import Bench, Goal, Measure, Rung, Sample, Scale
 from atomlog.consumers.bench.stopwatch import stopwatch
 from atomlog.consumers.bench.writes import SPACE, text, write_all
-from atomlog.consumers.parts import Machine
+from atomlog.consumers.machine import Machine
 from atomlog.consumers.store import AsyncStore
 from atomlog.kernel.ids import keyed_id
 from atomlog.kernel.rocks import open_primary

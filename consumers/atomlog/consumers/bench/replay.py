@@ -14,7 +14,8 @@ from atomlog.consumers.applier import PartitionApplier
 from atomlog.consumers.bench.corpus import Corpus
 from atomlog.consumers.bench.ladder import Bench, Goal, Measure, Rung, Sample, Scale
 from atomlog.consumers.bench.stopwatch import peak_rss_bytes, stopwatch
-from atomlog.consumers.parts import Machine, Parts, open_parts, projection_kind
+from atomlog.consumers.machine import Machine
+from atomlog.consumers.parts import Parts, open_parts, projection_kind
 from atomlog.consumers.processes import make_no_cycles
 from atomlog.consumers.rebuild_job import REPLAY_BYTES
 from atomlog.consumers.store import AsyncStore

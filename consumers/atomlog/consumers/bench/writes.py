@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from atomlog.consumers.bench.ladder import Bench, Goal, Measure, Rung, Sample, Scale
 from atomlog.consumers.bench.stopwatch import rss_bytes, stopwatch
-from atomlog.consumers.parts import Machine
+from atomlog.consumers.machine import Machine
 from atomlog.consumers.store import AsyncStore
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel.log.embedded import EmbeddedLog

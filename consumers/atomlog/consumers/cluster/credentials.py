@@ -16,7 +16,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ports import Files
 
-FILE: Final = "node.pem"
 BYTES_MAX: Final = 64 * 1024
 WAY_OUT: Final = "copy node.pem from another node of the cluster (`atomlog init --kafka … --node-pem FILE` does)"
 
