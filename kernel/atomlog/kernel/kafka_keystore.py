@@ -198,6 +198,9 @@ class KafkaKeyStore:
         self._round, self._next_round = self._next_round, None
         self._check_running()
         _, end = await self._client.bounds(self._topic, PARTITION)
+        if end < self._position:  # it was made anew, as the following will find, or this broker is behind
+            message = f"topic {self._topic} ends at {end}, and was followed to {self._position}"
+            raise fail("KAFKA_UNAVAILABLE", message, retry_after_ms=1_000)
         await self._reach(end)
 
     async def _reach(self, position: int) -> None:
@@ -247,8 +250,8 @@ class KafkaKeyStore:
 
     async def _follow_stream(self) -> None:
         place = await self._pages.place()
-        self._position = place.position
         self._topic_id = await self._check_topic(place)
+        self._position = place.position  # only now: up to there it is known what the topic holds
         stream = await self._client.stream(self._topic, PARTITION, self._position)
         try:
             await self._read(stream)
