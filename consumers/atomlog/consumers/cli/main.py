@@ -22,6 +22,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "groups": ("reads", "The groups that an atom is a member of."),
     "history": ("reads", "Every revision of an atom, oldest first."),
     "import": ("imports", "Take real sources in."),
+    "inbox": ("inboxes", "Topics that principals write requests to, from any Kafka client."),
     "init": ("writes", "Make a store in an absent or empty directory."),
     "log": ("operate", "The log itself."),
     "members": ("reads", "The members of a group: (GROUP or --or …) and --and … but not --not …."),

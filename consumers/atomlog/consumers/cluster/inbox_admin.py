@@ -9,17 +9,16 @@ from atomlog.consumers.cluster.inbox_registry import (
     PARTITIONS_MAX,
     RIGHTS,
     Registration,
-    inbox_topic,
     read_registrations,
     registration_record,
     registry_topic,
     removal_record,
-    results_topic,
 )
 from atomlog.kernel.errors import fail
 from atomlog.kernel.findings import detail
 from atomlog.kernel.ids import invalid, parse_name, shown
 from atomlog.kernel.kafka_client import KafkaClient, KafkaRecord, NewTopic, TopicFacts
+from atomlog.kernel.kafka_topics import TopicNames
 from atomlog.kernel.ports import Clock
 
 RETENTION_MS: Final = 12 * 3_600_000  # of requests
@@ -41,21 +40,27 @@ class InboxAdmin:
     prefix: str
     clock: Clock
 
-    async def create(self, principal: str, *, partitions: int, rights: frozenset[str]) -> Registration:
-        """Make both topics where they are not there, as safe as the log's, and register them.
+    async def create(self, principal: str, *, partitions: int | None, rights: frozenset[str]) -> Registration:
+        """Make both topics where they are not there, as safe as the log's, and register them. Again: change the rights.
 
-        Registered already, with the same topics: the rights become these. Raises:
-            INVALID_INPUT: the name, the number of partitions, a right.
+        `partitions` None: those that are there, or 1. Raises:
+            INVALID_INPUT: the name, the number of partitions, also when the topics have another one, a right.
             STORE_NOT_FOUND: the topic of the log is not there. STORE_UNSAFE: a topic was there that is of no use.
         """
         parse_name(principal, "principal")
-        if not 0 < partitions <= PARTITIONS_MAX:
+        if partitions is not None and not 0 < partitions <= PARTITIONS_MAX:
             raise invalid("partitions", f"{partitions} is out of range: 1 to {PARTITIONS_MAX}")
         if wrong := sorted(rights - set(RIGHTS)):
             raise invalid("right", f"{shown(wrong[0])} is none of {', '.join(RIGHTS)}")
-        topic, results = inbox_topic(self.prefix, principal), results_topic(self.prefix, principal)
-        await self._make(topic, results, partitions)
+        names = TopicNames(prefix=self.prefix)
+        topic, results = names.inbox(principal), names.results(principal)
+        await self._make(topic, results, partitions or 1)
         facts = await self._known((topic, results))
+        if partitions is not None and partitions != facts[topic].partitions:
+            has = facts[topic].partitions
+            raise invalid(
+                "partitions", f"topic {topic} is there and has {has}; leave it out, or delete the topics first"
+            )
         check_usable(facts[topic], facts[results])
         made = Registration(
             principal=principal,
@@ -69,6 +74,10 @@ class InboxAdmin:
         )
         await self._write(registration_record(made))
         return made
+
+    async def all(self) -> Sequence[Registration]:
+        """Those that there are, by principal."""
+        return list(await read_registrations(self.client, self.prefix))
 
     async def delete(self, principal: str) -> Registration:
         """End the registration. The topics stay, with requests in plain text until their retention is over.
@@ -84,7 +93,7 @@ class InboxAdmin:
         return found
 
     async def _make(self, topic: str, results: str, partitions: int) -> None:
-        log = f"{self.prefix}.atoms"
+        log = TopicNames(prefix=self.prefix).atoms
         like = (await self.client.topics([log]))[log]
         if like is None:
             raise fail("STORE_NOT_FOUND", f"there is no topic {log}: no shared store begins with {self.prefix}")

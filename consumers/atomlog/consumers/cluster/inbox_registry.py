@@ -5,7 +5,7 @@ that Kafka gave them, so that a topic that was deleted and made anew is another 
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,6 +46,10 @@ class Registration:
         """What requests are known by: it is in the headers of outcomes and in the batches."""
         return self.topic_id.hex()
 
+    @property
+    def topics(self) -> tuple[str, str]:
+        return self.topic, self.results
+
     def to_dict(self) -> dict[str, Any]:
         return {
             "principal": self.principal,
@@ -60,14 +64,6 @@ class Registration:
 
 def registry_topic(prefix: str) -> str:
     return f"{prefix}.inboxes"
-
-
-def inbox_topic(prefix: str, principal: str) -> str:
-    return f"{prefix}.inbox.{principal}"
-
-
-def results_topic(prefix: str, principal: str) -> str:
-    return f"{prefix}.results.{principal}"
 
 
 def registration_record(one: Registration) -> KafkaRecord:
@@ -118,7 +114,7 @@ class Registrations:
         self._found: dict[str, Registration] = {}
         self.unreadable = 0  # records that are no registration: of strangers, or of a later version
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Registration]:
         return iter(sorted(self._found.values(), key=lambda one: one.principal))
 
     def get(self, principal: str) -> Registration | None:

@@ -64,6 +64,32 @@ def read_request(value: bytes | None, inbox: Inbox, rights: frozenset[str]) -> I
     return InboxRequest(batch=batch, parsed=replace(parse_write(batch), inbox=inbox, rights=rights))
 
 
+def to_message(request: InboxRequest, principal: str) -> dict[str, Any]:
+    """The parts of a message with which another node is asked to carry it out."""
+    inbox, rights = request.parsed.inbox, request.parsed.rights
+    assert inbox is not None
+    assert rights is not None
+    place = {"topic": inbox.topic, "partition": inbox.partition, "offset": inbox.offset}
+    return {"batch": request.batch, "principal": principal, "inbox": place, "rights": sorted(rights)}
+
+
+def with_origin(request: WriteRequest, message: Mapping[str, Any]) -> WriteRequest:
+    """The request of another node's message, with the record and the rights that stand in it, if any."""
+    place, rights = message.get("inbox"), message.get("rights")
+    if place is None:
+        return request
+    if not isinstance(place, Mapping) or not _is_place(place):
+        raise invalid("inbox", f"{shown(place)} is no record of an inbox")
+    if not isinstance(rights, list) or not all(isinstance(one, str) for one in rights):
+        raise invalid("rights", f"{shown(rights)} are no rights")
+    return replace(request, inbox=Inbox(**place), rights=frozenset(rights))
+
+
+def _is_place(place: Mapping[str, Any]) -> bool:
+    kinds = {"topic": str, "partition": int, "offset": int}
+    return place.keys() == kinds.keys() and all(type(place[name]) is kind for name, kind in kinds.items())
+
+
 def _from_json(value: bytes) -> dict[str, Any]:
     if value.startswith(b"\x00"):
         message = "it begins with the framing of a schema registry; send Avro in single-object encoding, or JSON"
