@@ -156,7 +156,7 @@ def test_every_kind_of_error_is_explained() -> None:
 
 
 def test_every_trouble_that_is_said_unasked_is_explained() -> None:
-    section = page("operations.md").partition("### Troubles")[2].partition("\n## ")[0]
+    section = page("operations.md").partition("### Troubles")[2].partition("\n#")[0]
     assert {name for name, _ in rows(section, 2)} == TROUBLES
 
 

@@ -18,6 +18,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "hnswlib": ("atomlog.projections.vectors.hnsw", "atomlog.consumers.bench.vectors"),
     "numpy": ("atomlog.projections.vectors", "atomlog.projections.encoders", "atomlog.consumers.bench.vectors"),
     "orjson": ("atomlog.kernel.jsontext",),
+    "prometheus_client": ("atomlog.consumers.metrics",),
     "pyarrow": ("atomlog.consumers.export.parquet",),
     "pyroaring": ("atomlog.projections.bitmaps",),
     "rocksdict": ("atomlog.kernel.rocks", "atomlog.consumers.bench.reads"),

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
 from atomlog.consumers.assignment import check_assignment
+from atomlog.consumers.consumer_metrics import ConsumerMetrics
 from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.follower import Follower
 from atomlog.consumers.generations import GenerationDirectory, HeldLock
@@ -33,6 +34,7 @@ async def run_consumer(
     wait: bool = False,
     partitions: str | Sequence[int] | None = None,
     status_seconds: float | None = None,
+    metrics_address: str | None = None,
     stop: asyncio.Event | None = None,
 ) -> int:
     """Follow the log for these projections until SIGTERM, SIGINT or `stop`; the exit code for that.
@@ -40,8 +42,8 @@ async def run_consumer(
     Each is followed on its own: another one's quarantine or Repair does not concern it. Events go to `on_event`, with
     `{"event": "status", "projections": […]}` every `status_seconds`. `wait`: until other processes give their locks
     back, instead of STORE_LOCKED. `partitions`: those that these projections are followed for from now on, or `all`;
-    None = those that they were followed for before, all at first. Signals are handled only on the main thread's event
-    loop.
+    None = those that they were followed for before, all at first. `metrics_address`: HOST:PORT of a page for
+    Prometheus. Signals are handled only on the main thread's event loop.
 
     Raises:
         STORE_NOT_FOUND, STORE_TOO_NEW, STORE_READ_ONLY, INVALID_INPUT, STORE_LOCKED naming the process that follows.
@@ -57,6 +59,9 @@ async def run_consumer(
     async with AsyncExitStack() as closing:
         ending = _Ending(stop)
         closing.callback(ending.listen())
+        metrics = None if metrics_address is None else ConsumerMetrics(metrics_address, machine.randomness.token(16))
+        if metrics is not None:
+            on_event = metrics.listening(on_event)
         parts = open_parts(
             directory,
             config,
@@ -76,6 +81,9 @@ async def run_consumer(
             closing.push_async_callback(follower.close)
             followers.append(follower)
         on_event({"event": "consuming", "projections": [_shown(follower) for follower in followers]})
+        if metrics is not None:
+            closing.push_async_callback(metrics.close)
+            await metrics.start(parts, followers)
         await _run(parts, followers, ending, status_seconds)
         on_event({"event": "stopping", "projections": [_shown(follower) for follower in followers]})
         return ending.code

@@ -5,10 +5,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from atomlog.kernel import jsontext
+from atomlog.kernel.times import format_time
 
 Event = Mapping[str, Any]
 OnEvent = Callable[[Event], None]
 
+TEXT_CHARACTERS_MAX: Final = 1_000  # of one text in a line
 LOGGER: Final = logging.getLogger("atomlog")
 TROUBLES: Final = frozenset(
     {
@@ -44,6 +46,21 @@ TROUBLES: Final = frozenset(
 def is_trouble(event: Event) -> bool:
     """Something that an operator should see although nobody asked."""
     return event["event"] in TROUBLES
+
+
+def stamped(event: Event, now_us: int) -> Event:
+    """The event as a line of a log: when, how bad, what, and the rest of it. A long text of an error is cut."""
+    level = "warning" if is_trouble(event) else "info"
+    return {"time": format_time(now_us), "level": level, **{name: _bounded(value) for name, value in event.items()}}
+
+
+def _bounded(value: Any) -> Any:
+    """What a library says of bytes that it cannot read may be as long as they are."""
+    if isinstance(value, Mapping):
+        return {name: _bounded(item) for name, item in value.items()}
+    if not isinstance(value, str) or len(value) <= TEXT_CHARACTERS_MAX:
+        return value
+    return f"{value[:TEXT_CHARACTERS_MAX]}…"
 
 
 def log_event(event: Event) -> None:

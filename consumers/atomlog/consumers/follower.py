@@ -134,6 +134,11 @@ class Follower:
     def health(self) -> Health:
         return health_of(self._handle.projection, self.error, troubled=self._background_error is not None)
 
+    @property
+    def voids(self) -> Mapping[int, Mapping[str, int]]:
+        """Void records that were skipped since this generation was opened, by partition and reason."""
+        return {partition: applier.voids for partition, applier in self._appliers.items()}
+
     def pin(self) -> Handle:
         return self._handle.pin()
 

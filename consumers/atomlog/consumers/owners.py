@@ -146,6 +146,7 @@ def _world(parts: Parts, heads: Heads, node: str, endpoint: str, clean_tail: Cal
         say=parts.on_event,
         admit=_disk_gate(parts),
         clean_tail=clean_tail,
+        meters=parts.meters,
     )
 
 

@@ -17,6 +17,7 @@ from atomlog.kernel.heads import Accepted, HeadView
 from atomlog.kernel.inflight import Appended, Ask, Group, Unread
 from atomlog.kernel.key_allocator import KeyAllocator
 from atomlog.kernel.plan import Decision, Duplicate, Plan, Prepared, Refused
+from atomlog.kernel.ports import READ_BACK
 from atomlog.kernel.prepare import DigestKeys
 from atomlog.kernel.results import write_result
 from atomlog.kernel.tail import EffectiveRecord
@@ -154,6 +155,8 @@ class Committer:
             appended.ask.accept(write_result(request, self._partition, appended.effects.batch, record))
         group.left -= 1
         if group.left == 0:
+            if group.appended_us:  # not of a Claim, which waits for more than the log
+                self._world.measure(READ_BACK, group.appended_us)
             self._unread.drop(group)
             for ask in group.refused:
                 self._decide_refused(ask)
@@ -289,6 +292,7 @@ class Committer:
             self.put(ask)  # what it was refused for is gone
 
     async def _append(self, group: Group) -> None:
+        group.appended_us = self._world.started_us()
         try:
             async with asyncio.timeout(self._world.timeout_s):
                 await self._put_blobs(group)

@@ -150,7 +150,8 @@ class Appended:
 class Group:
     """Records that are appended as one, their overlay layer, and the refusals that wait for them.
 
-    `left` counts records not read back; at 0 the layer goes and the refusals are decided again.
+    `left` counts records not read back; at 0 the layer goes and the refusals are decided again. `appended_us` is when
+    appending it began, by the monotonic clock.
     """
 
     term: int
@@ -160,6 +161,7 @@ class Group:
     layer: dict[bytes, bytes] = field(default_factory=dict)
     refused: list[Ask] = field(default_factory=list)
     left: int = 0
+    appended_us: int = 0
     bytes_total: int = 0
 
     def asks(self) -> list[Ask]:

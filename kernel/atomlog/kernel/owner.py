@@ -23,6 +23,7 @@ from atomlog.kernel.inflight import RETRY_MS, Ask, InHand, Owed, Scope, Unread
 from atomlog.kernel.key_allocator import KeyAllocator
 from atomlog.kernel.key_audit import KeyAudit
 from atomlog.kernel.plan import Prepared, Refused
+from atomlog.kernel.ports import ACK
 from atomlog.kernel.prepare import DigestKeys, Preparer
 from atomlog.kernel.results import Digests, Stored
 from atomlog.kernel.tail import EffectiveRecord
@@ -235,6 +236,7 @@ class Owner:
 
     async def _write(self, request: model.WriteRequest, principal: str, digests: Digests | None) -> model.WriteResult:
         self._world.admit()
+        started_us = self._world.started_us()
         scope = (request.space, principal, request.idempotency_key)
         answer = self._in_hand.take_in(scope, len(request.canonical))
         try:
@@ -245,6 +247,7 @@ class Owner:
             raise
         result = await answer.waiter
         assert isinstance(result, model.WriteResult)
+        self._world.measure(ACK, started_us)
         return result
 
     async def _refuse_unclaimed(self, request: model.WriteRequest, principal: str) -> None:

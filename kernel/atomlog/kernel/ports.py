@@ -5,12 +5,15 @@ Nothing above these ports reads a clock, draws randomness, or opens a file.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from atomlog.schemas.record import Malformed, Record
 from atomlog.schemas.revision import Inputs
 
 T = TypeVar("T")
+
+ACK: Final = "ack"  # of a write, from being taken in to its acknowledgement
+READ_BACK: Final = "read_back"  # of a group, from being appended to having been read back whole
 
 
 class Clock(Protocol):
@@ -103,6 +106,12 @@ class LogRecord:
 
     position: int
     record: Record | Malformed
+
+
+class Meters(Protocol):
+    """Told how long something took: `ACK` or `READ_BACK`, in seconds."""
+
+    def observe(self, name: str, seconds: float) -> None: ...
 
 
 class Log(Protocol):

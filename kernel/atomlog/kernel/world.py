@@ -10,7 +10,7 @@ from atomlog.kernel.errors import fail
 from atomlog.kernel.heads import Heads
 from atomlog.kernel.keys import KeyRing
 from atomlog.kernel.plan import Rules
-from atomlog.kernel.ports import BlobStore, Clock, Log, Randomness, Receipts, Workers
+from atomlog.kernel.ports import BlobStore, Clock, Log, Meters, Randomness, Receipts, Workers
 from atomlog.kernel.settings import Settings
 from atomlog.schemas import codec
 from atomlog.schemas.record import ZERO16, Record, next_record
@@ -22,7 +22,7 @@ class World:
 
     `say` is told what an operator may want to know. `admit` raises OVERLOADED when no more writes may come in.
     `clean_tail` is False for a partition whose log was cut at its end when it was opened: keys of what was cut must
-    not be used again.
+    not be used again. `meters`, where there are any, are told how long writes take.
     """
 
     log: Log
@@ -43,6 +43,16 @@ class World:
     say: Callable[[Mapping[str, Any]], None]
     admit: Callable[[], None]
     clean_tail: Callable[[int], bool]
+    meters: Meters | None = None
+
+    def started_us(self) -> int:
+        """Now, for `measure`; nobody looks at the clock where nobody measures."""
+        return 0 if self.meters is None else self.clock.monotonic_us()
+
+    def measure(self, name: str, started_us: int) -> None:
+        """Tell the meters, where there are any, how long something took."""
+        if self.meters is not None:
+            self.meters.observe(name, (self.clock.monotonic_us() - started_us) / 1_000_000)
 
     @property
     def timeout_s(self) -> float:

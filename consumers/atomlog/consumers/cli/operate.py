@@ -8,7 +8,7 @@ import click
 
 from atomlog.consumers.assignment import parse_assignment
 from atomlog.consumers.cli.arguments import AT, SECONDS, complete_with
-from atomlog.consumers.cli.output import emit, emit_json, emit_table, positions, printable
+from atomlog.consumers.cli.output import emit, emit_event, emit_json, emit_table, positions, printable
 from atomlog.consumers.cli.progress import progress_bars
 from atomlog.consumers.cli.session import Session, example, run, say, settings, with_session
 from atomlog.consumers.consume import run_consumer
@@ -115,9 +115,16 @@ def verify(session: Session, names: tuple[str, ...]) -> None:
 @click.option("--wait", is_flag=True, help="Wait while another process follows, instead of ending.")
 @click.option("--partitions", metavar="N,…", help="From now on only these, e.g. 0,2 or 0-3; or all.")
 @click.option("--status-every", type=SECONDS, metavar="SECONDS", help="Say the status so often.")
+@click.option("--metrics", metavar="HOST:PORT", help="Serve a page for Prometheus there.")
 @with_session
 def consume(
-    session: Session, names: tuple[str, ...], *, wait: bool, partitions: str | None, status_every: float | None
+    session: Session,
+    names: tuple[str, ...],
+    *,
+    wait: bool,
+    partitions: str | None,
+    status_every: float | None,
+    metrics: str | None,
 ) -> None:
     """Follow the log for these projections in a process of its own, until SIGTERM or Ctrl-C.
 
@@ -129,10 +136,11 @@ def consume(
             names,
             settings=settings(),
             master_key_file=session.master_key_file,
-            on_event=emit_json,
+            on_event=emit_event,
             wait=wait,
             partitions=parse_assignment(partitions, "--partitions"),
             status_seconds=status_every,
+            metrics_address=metrics,
         )
     )
     click.get_current_context().exit(code)

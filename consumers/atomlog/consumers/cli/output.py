@@ -7,10 +7,12 @@ from typing import Any, Final
 
 import click
 
+from atomlog.consumers.events import Event, stamped
 from atomlog.kernel import jsontext
 from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.ids import format_id
 from atomlog.kernel.model import error_result
+from atomlog.kernel.system import SystemClock
 from atomlog.kernel.text import search_text
 from atomlog.kernel.times import format_time
 from atomlog.projections.read.page import Page, Row
@@ -26,6 +28,11 @@ def emit_json(value: Any) -> None:
     except TypeError:  # an argument or the name of a file that is no UTF-8, in a message
         line = jsontext.dumps(_escaped(value))
     emit_bytes(line + b"\n")
+
+
+def emit_event(event: Event) -> None:
+    """What a long-running process says: one line of JSON on stdout, with time and level."""
+    emit_json(stamped(event, SystemClock().now_us()))
 
 
 def _escaped(value: Any) -> Any:

@@ -14,13 +14,14 @@ import click
 
 from atomlog.consumers.cli.output import emit_json, printable, show_error
 from atomlog.consumers.cli.streams import leave_standard_output, take_standard_streams
-from atomlog.consumers.events import Event, is_trouble
+from atomlog.consumers.events import Event, is_trouble, stamped
 from atomlog.consumers.store_arguments import TIMEOUT_S_MAX
 from atomlog.kernel import jsontext
 from atomlog.kernel.errors import EXIT_INTERNAL, EXIT_INTERRUPTED, AtomlogError, of_system
 from atomlog.kernel.ids import invalid
 from atomlog.kernel.model import error_result
 from atomlog.kernel.settings import Settings
+from atomlog.kernel.system import SystemClock
 
 if TYPE_CHECKING:
     from atomlog.consumers.store import AsyncStore
@@ -123,7 +124,8 @@ class Session:
     def say_event(self, event: Event) -> None:
         """Troubles in any case, the rest when asked for."""
         if self.verbose or is_trouble(event):
-            click.echo(printable(jsontext.dumps(event).decode()), err=True)
+            line = jsontext.dumps(stamped(event, SystemClock().now_us()))
+            click.echo(printable(line.decode()), err=True)
 
 
 @contextmanager
