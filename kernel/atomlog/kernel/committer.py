@@ -66,8 +66,8 @@ class Committer:
         self._doubt = doubt
         self._spawn = spawn
         self._queue: deque[Ask] = deque()
-        self._wake = asyncio.Event()
         self._own: list[tuple[str, bytes, asyncio.Future[Group | None]]] = []  # records that answer nobody
+        self._wake = asyncio.Event()
         self._open = False
         self._appending: asyncio.Task[None] | None = None
         self._builder = Builder(
@@ -82,7 +82,6 @@ class Committer:
         self._queue.append(ask)
         self._wake.set()
 
-    def open(self) -> None:
     async def put_own(self, kind: str, value: bytes) -> Group | None:
         """Append a record that is no write, in the next group, which is returned. None: the term ended before."""
         decided: asyncio.Future[Group | None] = asyncio.get_running_loop().create_future()
@@ -92,6 +91,7 @@ class Committer:
         self._wake.set()
         return await decided
 
+    def open(self) -> None:
         """The term is ours: commit what is queued."""
         self._open = True
         self._wake.set()
@@ -99,10 +99,10 @@ class Committer:
     def latch(self) -> None:
         """Append nothing more until `open`."""
         self._open = False
-
         for _, _, decided in self._own:
             _give(decided, None)
         self._own.clear()
+
     def withdraw(self) -> list[Ask]:
         """Everything in hand, appended or not; the caller answers it."""
         asks = [*self._unread.clear(), *self._queue]
@@ -195,13 +195,13 @@ class Committer:
             if len(self._queue[0].prepared.request.changes) > self._allocator.ready:
                 break  # it came after keys were reserved
             self._decide_one(group, self._queue.popleft(), refused)
-        self._fence(group, refused)
-        if not group.records:
-            self._unread.drop(group)
         for kind, value, decided in self._own:
             self.add_record(group, kind, value)
             _give(decided, group)
         self._own.clear()
+        self._fence(group, refused)
+        if not group.records:
+            self._unread.drop(group)
         return group
 
     def _decide_one(self, group: Group, ask: Ask, refused: list[Ask]) -> None:

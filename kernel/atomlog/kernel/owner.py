@@ -46,8 +46,8 @@ class Owner:
         self._failure: AtomlogError | None = None
         self._may_claim = world.log.exclusive  # without being told to: nobody else can, or the last Claim is an own one
         self._claiming: asyncio.Task[None] | None = None
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order in which they began: a set has another each run
         self._is_leaving = False  # answers what is in hand, takes nothing more
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order in which they began: a set has another each run
         self._deadlines = Deadlines(world.timeout_s)
         self._in_hand = InHand(requests_max=world.settings.queue_requests_max, bytes_max=world.settings.queue_bytes_max)
         self._settled = HeadView(world.heads.kv, world.log.partitions)  # what is read back
@@ -89,7 +89,6 @@ class Owner:
             following=self._following,
             committer=self._committer,
         )
-        self._preparer = Preparer(
         self._key_audit = KeyAudit(
             world,
             partition,
@@ -101,6 +100,7 @@ class Owner:
             committer=self._committer,
         )
         world.ring.obey(self._settled.destroyed_of)
+        self._preparer = Preparer(
             partition=partition,
             view=view,
             settled=self._settled,
@@ -153,9 +153,9 @@ class Owner:
         await self._following.start()
         for loop in (self._following.run(), self._following.run_sync(), self._committer.run()):
             self._spawn(loop)
-
         if not self._log.exclusive:
             self._spawn(self._key_audit.run())
+
     async def write(self, request: model.WriteRequest, principal: str) -> model.WriteResult:
         """The result of an accepted batch, or the typed error of its refusal.
 
@@ -210,9 +210,9 @@ class Owner:
         try:
             async with asyncio.timeout(self._world.timeout_s):
                 await self._claimer.give_back(reason)
-        finally:
         except TimeoutError:
             raise self._in_doubt("the Release was not read back in time") from None
+        finally:
             if self._phase == "releasing":
                 self._phase = "standby"
             self._may_claim = self._log.exclusive
@@ -330,11 +330,11 @@ class Owner:
         if record.kind == "Claim":
             self._on_claim(record)
         else:
+            if record.kind == "KeysDestroyed":
+                self._world.ring.forget([page["page"] for page in record.datum()["pages"]])
             self._committer.settle(record)
 
     def _on_claim(self, record: EffectiveRecord) -> None:
-            if record.kind == "KeysDestroyed":
-                self._world.ring.forget([page["page"] for page in record.datum()["pages"]])
         """An effective Claim ends every older term: what is not read back by now is void for ever."""
         own = self._claimer.on_claim(record)
         self._may_claim = own or self._log.exclusive
@@ -404,10 +404,10 @@ class Owner:
             if self._phase == "claiming":
                 self._phase = "owner"
                 self._committer.open()
+                self._key_audit.wake()
         finally:
             if self._phase == "claiming":
                 self._phase = "standby"
-                self._key_audit.wake()
                 self._give_up("the partition could not be claimed again")
         if self._owns():
             self._say("claimed", term=self.term)
