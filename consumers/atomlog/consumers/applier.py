@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from atomlog.consumers.context import Context
-from atomlog.consumers.place import WAY_OUT, check_place
+from atomlog.consumers.place import WAY_OUT, check_place, expired, first_kept
 from atomlog.kernel.errors import AtomlogError, UnavailableError, fail
 from atomlog.kernel.ports import Clock
 from atomlog.kernel.tail import Checkpoint, EffectiveRecord, Tail
@@ -205,6 +205,8 @@ class PartitionApplier:
     def _named(self, error: Exception, position: int | None = None) -> AtomlogError:
         """The error with the projection, the partition and, for a record, what to do about it."""
         name, partition = self._projection.name, self.partition
+        if isinstance(error, AtomlogError) and (first := first_kept(error)) is not None:
+            return expired(name, partition, self.position, first)
         place = f"projection {name}, partition {partition}, position {self.position if position is None else position}"
         code = error.code if isinstance(error, AtomlogError) else "CORRUPT"
         text = error.message if isinstance(error, AtomlogError) else _text(error)

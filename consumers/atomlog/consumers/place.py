@@ -29,12 +29,21 @@ async def check_place(log: Log, genesis: Genesis, place: Checkpoint, name: str) 
         return
     if place.state.term == 0:
         return  # nothing counted so far: there is no chain to compare
-    stop, span = place.position, _LOOK_BACK
-    while stop > 0:
-        start = max(0, stop - span)
-        if any(_is_last(found, place.state) for found in await _between(log, partition, start, stop)):
+    stop, span, first = place.position, _LOOK_BACK, 0
+    while stop > first:
+        start = max(first, stop - span)
+        try:
+            records = await _between(log, partition, start, stop)
+        except AtomlogError as error:
+            if (kept := first_kept(error)) is None or kept <= first:
+                raise
+            first = kept
+            continue
+        if any(_is_last(found, place.state) for found in records):
             return
         stop, span = start, span * 2
+    if first > 0:
+        raise expired(name, partition, place.position, first)
     seen = place.state.chain.hex()
     raise diverged(name, partition, f"its chain before {place.position} is {seen}, which this log does not hold")
 
@@ -46,9 +55,33 @@ async def _check_ahead(log: Log, partition: int, position: int, name: str) -> No
     except AtomlogError as error:
         if error.code != "LOG_DIVERGED":
             raise
+        if (first := first_kept(error)) is not None and first > position:
+            raise expired(name, partition, position, first) from None
         end = await log.end(partition)
         why = f"it has applied everything before {position}, the log ends before {end}"
         raise diverged(name, partition, why) from None
+
+
+def first_kept(error: AtomlogError) -> int | None:
+    """The first position that the log still keeps, where the error is that it keeps no earlier ones."""
+    if error.code != "LOG_DIVERGED":
+        return None
+    for detail in error.details:
+        first, wanted = detail.get("first"), detail.get("wanted")
+        if type(first) is int and type(wanted) is int and wanted < first:
+            return first
+    return None
+
+
+def expired(name: str, partition: int, position: int, first: int) -> AtomlogError:
+    """LOG_DIVERGED about a log that does not keep what the projection stands on, or has to apply next."""
+    message = f"projection {name}, partition {partition}: it stands at {position}, and the log keeps nothing before {first}"
+    way_out = f"put the records back from a backup, or copy projections/{name} from a node that has come to {first}"
+    return fail(
+        "LOG_DIVERGED",
+        f"{message}; {way_out}, and set retention.ms=-1",
+        details=[{"path": name, "code": "LOG_DIVERGED", "message": message, "partition": partition, "first": first}],
+    )
 
 
 def diverged(name: str, partition: int, why: str) -> AtomlogError:

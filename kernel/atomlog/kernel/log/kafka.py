@@ -10,7 +10,7 @@ from typing import Final
 
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.commit_rule import INITIAL, Effective, Genesis, Stop, fold
-from atomlog.kernel.errors import fail
+from atomlog.kernel.errors import AtomlogError, UnavailableError, fail
 from atomlog.kernel.kafka_client import KafkaClient, KafkaProducer
 from atomlog.kernel.kafka_topics import atoms_spec, check_topics
 from atomlog.kernel.kafka_values import KafkaRecord, TopicFacts
@@ -52,6 +52,9 @@ class KafkaLog:
         self._spec = atoms_spec(topic, partitions, -1, settings, bounds or Bounds())
         self._facts: TopicFacts | None = None
         self._checked_us = 0
+        self._topic_id: bytes | str | None = None  # of the topic that was first read
+        self._looked_us = 0
+        self._other_topic: AtomlogError | None = None
         self._checking = asyncio.Lock()
         self._readers: dict[int, PartitionReader] = {}
         self._producers: dict[int, KafkaProducer] = {}
@@ -116,7 +119,12 @@ class KafkaLog:
         return await self._reader(partition).end()
 
     async def read(self, partition: int, position: int, *, bytes_max: int) -> Sequence[LogRecord]:
-        """See `Log.read`. LOG_DIVERGED also when `position` is not kept any more, or one is missing."""
+        """See `Log.read`.
+
+        LOG_DIVERGED also when `position` is not kept any more, one is missing, or the topic was made anew;
+        LOG_MISMATCH, STORE_NOT_FOUND as `check`.
+        """
+        await self._look_again()
         return await self._reader(partition).read(position, bytes_max)
 
     async def wait(self, partition: int, position: int, timeout_s: float) -> bool:
@@ -141,6 +149,34 @@ class KafkaLog:
             await reader.close()
         await asyncio.gather(*self._closing, return_exceptions=True)
 
+    async def _look_again(self) -> None:
+        """Every `metadata_refresh_ms` whether it is still the topic that was first read.
+
+        In one that was made anew and has grown past a reader, the reader would go on without noticing.
+        """
+        if self._other_topic is not None:
+            raise self._other_topic
+        now_us = self._clock.monotonic_us()
+        if self._topic_id is not None and now_us - self._looked_us < self._refresh_us:
+            return
+        self._looked_us = now_us
+        try:
+            facts = (await self._client.topics([self.topic]))[self.topic]
+        except UnavailableError:
+            return  # reading tells by itself
+        if facts is None:
+            raise fail("STORE_NOT_FOUND", f"topic {self.topic} is not there any more: restore it")
+        if self._topic_id is None:
+            self._topic_id = facts.topic_id
+        if facts.topic_id != self._topic_id:
+            self._other_topic = self._made_anew()
+            raise self._other_topic
+        self._compare(facts)
+
+    def _made_anew(self) -> AtomlogError:
+        message = f"topic {self.topic} was deleted and made anew"
+        return fail("LOG_DIVERGED", f"{message}. Restore it, and rebuild what is derived from it")
+
     def _compare(self, facts: TopicFacts) -> None:
         if facts.partitions != self.partitions:
             added = facts.partitions - self.partitions
@@ -148,8 +184,7 @@ class KafkaLog:
             message = f"topic {self.topic} has {facts.partitions} partitions, this store {self.partitions}: {what}"
             raise fail("LOG_MISMATCH", f"{message}. Partitions of a store never change: restore the topic")
         if self._facts is not None and facts.topic_id != self._facts.topic_id:
-            message = f"topic {self.topic} was deleted and made anew"
-            raise fail("LOG_DIVERGED", f"{message}. Restore it, and rebuild what is derived from it")
+            raise self._made_anew()
 
     async def _check_genesis(self, partition: int) -> None:
         """The first effective Claim must be of this log; none is there before the first owner came."""

@@ -11,6 +11,7 @@ from typing import Final
 
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.kafka_client import KafkaClient, Page
+from atomlog.kernel.kafka_cluster import Lane
 from atomlog.kernel.kafka_trust import unavailable
 from atomlog.kernel.kafka_values import FetchedRecord
 from atomlog.kernel.log.cache import Group, GroupCache
@@ -23,6 +24,7 @@ POLL_BYTES_MAX: Final = 1024 * 1024
 POLL_S: Final = 0.5  # how long the broker holds a question for what is new
 IDLE_S: Final = 5.0  # after so long without a reader the loop ends
 REASON_CHARS_MAX: Final = 200
+OTHER_TOPIC: Final = ("LOG_DIVERGED", "STORE_NOT_FOUND")  # says that the topic was cut, or is gone
 
 
 class PartitionReader:
@@ -111,9 +113,7 @@ class PartitionReader:
         try:
             position = await self.end()
             while True:
-                page = await self._client.page(
-                    self._topic, self._partition, position, bytes_max=POLL_BYTES_MAX, wait_s=POLL_S, lane=self._new
-                )
+                page = await self._page(position, POLL_BYTES_MAX, POLL_S, self._new)
                 self._keep(page, position)
                 position = page.after
                 if self._grown is None and not await self._is_wanted():
@@ -136,9 +136,7 @@ class PartitionReader:
         deadline = asyncio.get_running_loop().time() + self._client.timeout_s
         wait_s = 0.0
         while True:
-            page = await self._client.page(
-                self._topic, self._partition, position, bytes_max=bytes_max, wait_s=wait_s, lane=self._old
-            )
+            page = await self._page(position, bytes_max, wait_s, self._old)
             group = self._keep(page, position)
             if group is not None or position >= self._end:
                 return group
@@ -146,6 +144,16 @@ class PartitionReader:
                 message = f"{self._where}: the leader does not give out position {position}, the end was {self._end}"
                 raise unavailable(message)
             wait_s = POLL_S
+
+    async def _page(self, position: int, bytes_max: int, wait_s: float, lane: Lane) -> Page:
+        try:
+            return await self._client.page(
+                self._topic, self._partition, position, bytes_max=bytes_max, wait_s=wait_s, lane=lane
+            )
+        except AtomlogError as error:
+            if error.code in OTHER_TOPIC:  # what is kept here may be of another history than what is there now
+                self._cache, self._end = GroupCache(CACHE_BYTES_MAX), 0
+            raise
 
     def _keep(self, page: Page, position: int) -> Group | None:
         """Parse and check a page that was read at `position`. LOG_DIVERGED when one is missing."""
