@@ -128,8 +128,8 @@ class World:
             await asyncio.gather(working, return_exceptions=True)
 
 
-def request(name: str, *, key: str | None = None, **more: Any) -> bytes:
-    raw = batch(key or "", create(name, **more))
+def request(name: str, *, key: str | None = None, space: str = "notes", **more: Any) -> bytes:
+    raw = batch(key or "", create(name, **more), space=space)
     if key is None:
         del raw["idempotency_key"]
     return json.dumps(raw).encode()

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from atomlog.consumers.cluster.connections import Connections, Unreached
+from atomlog.consumers.cluster.inbox_requests import with_origin
 from atomlog.consumers.cluster.keeper import Keeper
 from atomlog.consumers.cluster.moving import Mover
 from atomlog.consumers.owners import Owners
@@ -59,7 +60,7 @@ class Requests:
 
     async def _write(self, message: Mapping[str, Any]) -> Any:
         batch: Any = message.get("batch")
-        request = parse_write(batch)
+        request = with_origin(parse_write(batch), message)
         partition = partition_of(request.space, self._parts.config.partitions)
         if not self._owns(partition):
             return await self._forward(partition, message)
