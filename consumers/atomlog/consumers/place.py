@@ -75,7 +75,9 @@ def first_kept(error: AtomlogError) -> int | None:
 
 def expired(name: str, partition: int, position: int, first: int) -> AtomlogError:
     """LOG_DIVERGED about a log that does not keep what the projection stands on, or has to apply next."""
-    message = f"projection {name}, partition {partition}: it stands at {position}, and the log keeps nothing before {first}"
+    message = (
+        f"projection {name}, partition {partition}: it stands at {position}, and the log keeps nothing before {first}"
+    )
     way_out = f"put the records back from a backup, or copy projections/{name} from a node that has come to {first}"
     return fail(
         "LOG_DIVERGED",

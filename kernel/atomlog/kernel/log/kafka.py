@@ -52,7 +52,7 @@ class KafkaLog:
         self._spec = atoms_spec(topic, partitions, -1, settings, bounds or Bounds())
         self._facts: TopicFacts | None = None
         self._checked_us = 0
-        self._topic_id: bytes | str | None = None  # of the topic that was first read
+        self._topic_id: bytes | None = None  # of the topic that was first read
         self._looked_us = 0
         self._other_topic: AtomlogError | None = None
         self._checking = asyncio.Lock()

@@ -67,7 +67,7 @@ class PartitionReader:
         return () if group is None else _fitting(group, position, bytes_max)
 
     async def wait(self, position: int, timeout_s: float) -> bool:
-        """See `Log.wait`. Raises what keeps the records from coming."""
+        """See `Log.wait`. Raises what keeps the records from coming; LOG_DIVERGED when the end is before `position`."""
         if self._end > position:
             return True
         if timeout_s <= 0:
@@ -77,6 +77,8 @@ class PartitionReader:
                 while self._end <= position:
                     await self._growth()
         except TimeoutError:
+            if position > self._end:
+                await self._read_from_leader(position, 1)  # it was read before, so it must still be there
             return self._end > position
         return True
 
