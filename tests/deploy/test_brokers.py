@@ -1,15 +1,18 @@
 """Brokers as the tests use them: they start, answer, die, come back with their data, and leave nothing behind."""
 
+import asyncio
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+from atomlog.kernel.kafka_client import KafkaClient, KafkaConfig, KafkaRecord, NewTopic
 from deploy.kafka import probe
 from deploy.kafka.brokers import Brokers, free_ports
 from deploy.kafka.errors import LauncherError, NodeDied, NotReady, PortTaken
@@ -18,6 +21,7 @@ from tests.deploy.processes import end, eventually, go_on, is_alive, run_python,
 from tests.house.tree import ROOT
 from tests.support.kafka import own_brokers, required_runtime
 
+T = TypeVar("T")
 pytestmark = pytest.mark.kafka
 HELD = """
 import sys
@@ -52,20 +56,34 @@ def is_answering(node: Node) -> bool:
     return True
 
 
+async def ask(brokers: Brokers, work: Callable[[KafkaClient], Awaitable[T]]) -> T:
+    """What a client gets that connects for this alone."""
+    client = KafkaClient(KafkaConfig(bootstrap=brokers.addresses), timeout_s=20.0)
+    await client.start()
+    try:
+        return await work(client)
+    finally:
+        await client.close()
+
+
 def make_topic(brokers: Brokers, name: str, *, replication: int = 1) -> None:
-    settings = ("--topic", name, "--partitions", "1", "--replication-factor", str(replication))
-    brokers.tool("org.apache.kafka.tools.TopicCommand", "--bootstrap-server", brokers.bootstrap, "--create", *settings)
+    new = [NewTopic(name=name, partitions=1, replication=replication)]
+    asyncio.run(ask(brokers, lambda client: client.create_topics(new)))
 
 
-def write(brokers: Brokers, topic: str, lines: str) -> None:
-    connection = ("--bootstrap-server", brokers.bootstrap, "--topic", topic)
-    acks = ("--command-property", "acks=all")
-    brokers.tool("org.apache.kafka.tools.ConsoleProducer", *connection, *acks, stdin=lines)
+def write(brokers: Brokers, topic: str, lines: Sequence[bytes]) -> None:
+    """Acknowledged by all replicas on return."""
+
+    async def work(client: KafkaClient) -> None:
+        producer = await client.producer()
+        await producer.send(topic, 0, [KafkaRecord(value=line) for line in lines])
+        await producer.close()
+
+    asyncio.run(ask(brokers, work))
 
 
 def end_offset(brokers: Brokers, topic: str) -> int:
-    connection = ("--bootstrap-server", brokers.bootstrap, "--topic", topic)
-    return int(brokers.tool("org.apache.kafka.tools.GetOffsetShell", *connection).strip().rpartition(":")[2])
+    return asyncio.run(ask(brokers, lambda client: client.end(topic, 0)))
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +105,7 @@ class TestOneNode:
     def test_killed_and_restarted_it_has_what_was_acknowledged(self, brokers: Brokers) -> None:
         node, before = brokers.node(1), brokers.bootstrap
         at_first = end_offset(brokers, "kept")
-        write(brokers, "kept", "a\nb\n")
+        write(brokers, "kept", [b"a", b"b"])
         node.kill()
         assert not node.is_running
         assert not is_answering(node)
@@ -115,7 +133,7 @@ class TestOneNode:
         node.copy_disk(tmp_path / "image")
         brokers.restart(1)
         older = end_offset(brokers, "kept")
-        write(brokers, "kept", "c\n")
+        write(brokers, "kept", [b"c"])
         assert end_offset(brokers, "kept") == older + 1
         with pytest.raises(LauncherError, match="stop or kill node 1 before its disk is replaced"):
             node.put_disk(tmp_path / "image")

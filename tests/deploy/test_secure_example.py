@@ -1,31 +1,15 @@
 """deploy/secure: the files are read as their readers read them, and the ACLs are run and tried on a real broker."""
 
-import asyncio
-import os
-import shlex
-import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kafka_client import KafkaClient, KafkaConfig, KafkaRecord, NewTopic
+from atomlog.kernel.kafka_client import KafkaClient, KafkaConfig
 from atomlog.kernel.system import SystemFiles
-from tests.deploy.processes import script
-from tests.house.tree import ROOT
-from tests.support.kafka_security import (
-    MECHANISMS,
-    SECURITY_PREFIXES,
-    SecureBrokers,
-    example_properties,
-    secure_brokers,
-)
-
-SECURE = ROOT / "deploy/secure"
-TOPICS = ("atoms", "keys", "reads", "control", "inbox.alice", "results.alice", "inbox.bob")
-PASSWORDS = {"kernel": "k-secret", "consumer": "c-secret", "alice": "a-secret"}
+from tests.deploy.secured import SECURE, logged_in, look, read, write
+from tests.support.kafka_security import SECURITY_PREFIXES, SecureBrokers, example_properties
 
 
 def properties(name: str) -> Mapping[str, str]:
@@ -74,62 +58,6 @@ def test_the_producers_file_logs_in_as_the_brokers_ask() -> None:
     assert found["security.protocol"] == "SASL_SSL"
     assert found["sasl.mechanism"] == properties("broker.properties")["sasl.enabled.mechanisms"]
     assert found["acks"] == "all"
-
-
-@pytest.fixture(scope="module")
-def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureBrokers]:
-    """A broker with the store's topics, made by admin, and the ACLs of acls.sh, run as it stands."""
-    directory = tmp_path_factory.mktemp("secure")
-    with secure_brokers(directory, users=PASSWORDS) as secure:
-        asyncio.run(make_topics(secure))
-        java = secure.brokers.runtime.command(
-            "org.apache.kafka.tools.AclCommand", (), heap="128m", logging="log4j2-tools.properties"
-        )
-        script(directory / "bin/kafka-acls.sh", f'exec {shlex.join(java)} "$@"')
-        command = [str(SECURE / "acls.sh"), secure.bootstrap, str(secure.admin_config)]
-        environment = {**os.environ, "PATH": f"{directory}/bin:{os.environ['PATH']}"}
-        subprocess.run(command, env=environment, capture_output=True, check=True)
-        yield secure
-
-
-@asynccontextmanager
-async def logged_in(secure: SecureBrokers, user: str) -> AsyncIterator[KafkaClient]:
-    config = KafkaConfig(
-        bootstrap=secure.brokers.addresses,
-        security_protocol="SASL_SSL",
-        sasl_mechanism=MECHANISMS[1],
-        sasl_username=user,
-        sasl_password=secure.users[user],
-        ssl_ca_file=str(secure.authority.file),
-    )
-    client = KafkaClient(config, timeout_s=20.0)
-    await client.start()
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
-async def make_topics(secure: SecureBrokers) -> None:
-    new = [NewTopic(name=f"atomlog.{name}", partitions=1, replication=1) for name in TOPICS]
-    async with logged_in(secure, "admin") as admin:
-        await admin.create_topics(new)
-
-
-async def write(client: KafkaClient, topic: str) -> None:
-    producer = await client.producer()
-    try:
-        await producer.send(topic, 0, [KafkaRecord(value=b"a line")])
-    finally:
-        await producer.close()
-
-
-async def read(client: KafkaClient, topic: str) -> None:
-    await client.page(topic, 0, 0, bytes_max=65_536)
-
-
-async def look(client: KafkaClient, topic: str) -> None:
-    assert (await client.topics([topic]))[topic] is not None
 
 
 Act = Callable[[KafkaClient, str], Awaitable[None]]
