@@ -19,7 +19,7 @@ from aiokafka.protocol.api import RequestHeader_v2, ResponseHeader_v1
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.protocol.produce import ProduceRequest
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
 from atomlog.kernel.errors import fail
@@ -41,7 +41,7 @@ from atomlog.kernel.kafka_values import (
 EARLIEST: Final = -2
 LATEST: Final = -1
 ACKS_ALL: Final = -1
-MAGIC: Final = 2
+_MAGIC: Final = 2
 _NO_PRODUCER: Final = -1
 _READ_UNCOMMITTED: Final = 0
 _TOPIC_RESOURCE: Final = 2
@@ -53,6 +53,7 @@ _NAMES: Final = {
     87: "INVALID_RECORD",
     89: "THROTTLING_QUOTA_EXCEEDED",
 }
+_BUILDER_SLACK_BYTES: Final = 1024  # it reckons with the longest form of every number; the limit is looked at here
 _CLOSE_S: Final = 1.0
 _NEVER_MS: Final = 24 * 3_600 * 1_000  # its own timeouts are not used: every call here has a deadline of its own
 
@@ -206,13 +207,13 @@ class Connection:
 def build_batch(records: Sequence[KafkaRecord], bytes_max: int) -> bytes:
     """One record batch. BOUND_EXCEEDED when it would have more than `bytes_max` bytes: nothing was sent then."""
     builder = DefaultRecordBatchBuilder(
-        magic=MAGIC,
+        magic=_MAGIC,
         compression_type=0,
         is_transactional=0,
         producer_id=_NO_PRODUCER,
         producer_epoch=_NO_PRODUCER,
         base_sequence=_NO_PRODUCER,
-        batch_size=bytes_max,
+        batch_size=bytes_max + _BUILDER_SLACK_BYTES,
     )
     for number, one in enumerate(records):
         added = builder.append(number, timestamp=None, key=one.key, value=one.value, headers=list(one.headers))
@@ -235,9 +236,12 @@ def parse_batches(data: bytes, position: int) -> tuple[list[FetchedRecord], int]
     after = position
     batches = MemoryRecords(data)
     while batches.has_next():
-        batch = batches.next_batch()
-        if batch.magic != MAGIC:
-            raise ValueError(f"a batch of the old form {batch.magic}")
+        try:
+            batch = batches.next_batch()
+        except KafkaError as error:
+            raise ValueError(f"no record batch: {text_of(error)}") from error
+        if not isinstance(batch, DefaultRecordBatch):
+            raise ValueError("a record batch of an old form")
         if batch.next_offset <= position:
             continue
         if not batch.validate_crc():
