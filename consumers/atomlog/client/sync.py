@@ -124,6 +124,16 @@ class Store:
             loop.close()
             raise
 
+    @classmethod
+    def kafka(cls, bootstrap: str, *, data: str | PurePath, **options: Any) -> "Store":
+        """Open a node of the store on these brokers, making or joining it first. See `AsyncStore.kafka`."""
+        loop = _Loop()
+        try:
+            return cls(loop, loop.run(_joined(bootstrap, data, options)))
+        except BaseException:
+            loop.close()
+            raise
+
     def close(self) -> None:
         """Answer what is in hand, make everything durable, release every lock."""
         if not self._closed:
@@ -232,6 +242,10 @@ class Store:
         records = self._store.log_dump(partition)
         while (record := self._loop.run(_next(records))) is not None:
             yield record
+
+
+async def _joined(bootstrap: str, data: str | PurePath, options: Mapping[str, Any]) -> AsyncStore:
+    return await AsyncStore.kafka(bootstrap, data=data, **options)
 
 
 async def _opened(directory: str | PurePath, options: Mapping[str, Any]) -> AsyncStore:

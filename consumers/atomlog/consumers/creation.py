@@ -15,6 +15,7 @@ from atomlog.consumers.machine import KAFKA_TOML, MASTER_KEY, NODE_PEM, Machine
 from atomlog.consumers.paths import checked_path
 from atomlog.consumers.store_config import (
     FILE,
+    PARTITIONS,
     PARTITIONS_MAX,
     SHARD_ROWS,
     SHARD_ROWS_MAX,
@@ -40,7 +41,7 @@ _TEMPORARY: Final = re.compile(rf"({'|'.join(map(re.escape, _WRITTEN))})\.[0-9a-
 def create_store(
     directory: str,
     *,
-    partitions: int = 1,
+    partitions: int = PARTITIONS,
     shard_rows: int = SHARD_ROWS,
     vector_spaces: tuple[str, ...] = VECTOR_SPACES,
     master_key_file: str | None = None,
@@ -83,13 +84,13 @@ async def create_unless_there(directory: str, *, master_key_file: str | None, ma
     """`create_store` with defaults where a store is to be made; waits while another process makes it."""
     clock = machine.clock
     deadline_us = clock.monotonic_us() + int(WAIT_SECONDS_MAX * 1_000_000)
-    while _is_to_be_made(machine.files, directory):
+    while is_to_be_made(machine.files, directory):
         try:
             create_store(directory, master_key_file=master_key_file, machine=machine)
         except AtomlogError as error:
             if error.code == "STORE_LOCKED" and clock.monotonic_us() < deadline_us:
                 await clock.sleep(POLL_SECONDS)
-            elif _is_to_be_made(machine.files, directory):
+            elif is_to_be_made(machine.files, directory):
                 raise
 
 
@@ -100,7 +101,7 @@ def making(files: Files, directory: str, *, shared: bool = False) -> Iterator[No
     INVALID_INPUT when it is in use, or was to become a store of the other kind.
     """
     try:
-        if not _is_to_be_made(files, directory):
+        if not is_to_be_made(files, directory):
             raise _in_use(directory)
         files.make_directory(directory)
         lock = files.open(directory, write=False)
@@ -108,7 +109,7 @@ def making(files: Files, directory: str, *, shared: bool = False) -> Iterator[No
             if not lock.lock():
                 message = f"{directory}: another process is making a store here; wait for it"
                 raise fail("STORE_LOCKED", message, retry_after_ms=1_000)
-            if not _is_to_be_made(files, directory):  # another process made it before the lock was taken
+            if not is_to_be_made(files, directory):  # another process made it before the lock was taken
                 raise _in_use(directory)
             _check_kind(files, directory, shared=shared)
             _clear(files, directory)
@@ -123,7 +124,7 @@ def making(files: Files, directory: str, *, shared: bool = False) -> Iterator[No
         raise fail("STORE_READ_ONLY", f"{directory} cannot be written: {error.strerror}") from None
 
 
-def _is_to_be_made(files: Files, directory: str) -> bool:
+def is_to_be_made(files: Files, directory: str) -> bool:
     """Absent, empty, or left by a process that was killed while it made a store."""
     if not files.exists(directory):
         return True

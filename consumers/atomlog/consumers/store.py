@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import PurePath
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from atomlog.consumers.creation import create_store, create_unless_there
+from atomlog.consumers.creation import create_store, create_unless_there, is_to_be_made
 from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.indexes import OpenIndexes
 from atomlog.consumers.machine import Machine
@@ -19,10 +19,11 @@ from atomlog.consumers.opening import Opening
 from atomlog.consumers.parts import PROJECTIONS, Parts, open_parts
 from atomlog.consumers.paths import checked_path
 from atomlog.consumers.processes import absolute, process_id
-from atomlog.consumers.quote import Quote, read_quote
+from atomlog.consumers.quote import Quote, read_quote, source_of
 from atomlog.consumers.status import Status, store_status
 from atomlog.consumers.store_arguments import (
     Id,
+    NodeOptions,
     everywhere,
     id_list,
     name_list,
@@ -32,10 +33,10 @@ from atomlog.consumers.store_arguments import (
     text_list,
     timeout_ms,
 )
-from atomlog.consumers.store_config import SHARD_ROWS, VECTOR_SPACES, StoreConfig
+from atomlog.consumers.store_config import PARTITIONS, SHARD_ROWS, VECTOR_SPACES, StoreConfig
 from atomlog.consumers.writing import RawBatch, WriteSide, Writing
 from atomlog.kernel import model
-from atomlog.kernel.errors import AtomlogError, fail, of_system
+from atomlog.kernel.errors import AtomlogError, of_system
 from atomlog.kernel.ids import invalid, parse_key, parse_name, shown
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.times import parse_time
@@ -49,6 +50,8 @@ from atomlog.projections.read.refs import DEFAULT_HOME, DEFAULT_SPACE, KeyHome
 from atomlog.projections.read.selectors import Selector, parse_ids, parse_selector
 
 if TYPE_CHECKING:
+    from atomlog.consumers.cluster.routed import RoutedReader
+    from atomlog.consumers.cluster.shared import Shared
     from atomlog.consumers.export.job import ExportReport
     from atomlog.consumers.rebuild import Progress
     from atomlog.consumers.rebuild_job import RebuildReport
@@ -67,7 +70,7 @@ class AsyncStore:
         self._closing: asyncio.Task[None] | None = None
         self._process = process_id()
         self._loop = asyncio.get_running_loop()
-        self._reader = Reader(
+        reader = Reader(
             indexes=views,
             content=parts.content,
             journal=parts.journal,
@@ -80,6 +83,8 @@ class AsyncStore:
             recalls_snapshots=parts.embedded is not None,
             pins=Pins(parts.machine.clock, parts.settings.cursor_ttl_ms),
         )
+        self._routed = None if parts.shared is None else _routed(parts.shared, reader, views)
+        self._reader: Reader | RoutedReader = self._routed or reader
 
     # -- opening and closing
 
@@ -88,24 +93,91 @@ class AsyncStore:
         cls,
         directory: str | PurePath,
         *,
-        partitions: int = 1,
+        partitions: int | None = None,
         master_key_file: str | None = None,
-        shard_rows: int = SHARD_ROWS,
-        vector_spaces: Sequence[str] = VECTOR_SPACES,
+        shard_rows: int | None = None,
+        vector_spaces: Sequence[str] | None = None,
+        kafka: str | None = None,
         machine: Machine | None = None,
+        **of_node: Unpack[NodeOptions],
     ) -> StoreConfig:
         """Make a store in an absent or empty directory. Writes no record.
 
-        Raises INVALID_INPUT (directory in use, wrong argument), STORE_READ_ONLY.
+        `kafka` (`host:port,…`): a node of the store on these brokers, which is made when there is none; with the
+        arguments of `NodeRequest`: `kafka_config`, `prefix`, `replication`, `blobs`, `node_pem`, `allow_weak`. Then
+        `master_key_file` is copied.
+
+        Raises INVALID_INPUT (directory in use, wrong argument), STORE_READ_ONLY; of a node see `create_node`.
         """
+        path, machine = checked_path(directory, "directory"), machine or Machine()
+        spaces = None if vector_spaces is None else tuple(text_list(vector_spaces, "vector_spaces"))
+        if kafka is not None:
+            return await _make_node(
+                path,
+                machine,
+                bootstrap=kafka,
+                partitions=partitions,
+                shard_rows=shard_rows,
+                vector_spaces=spaces,
+                master_key=master_key_file,
+                **of_node,
+            )
+        if of_node:
+            raise invalid(min(of_node), "this goes with kafka only")
         return create_store(
-            checked_path(directory, "directory"),
-            partitions=partitions,
-            shard_rows=shard_rows,
-            vector_spaces=tuple(text_list(vector_spaces, "vector_spaces")),
+            path,
+            partitions=PARTITIONS if partitions is None else partitions,
+            shard_rows=SHARD_ROWS if shard_rows is None else shard_rows,
+            vector_spaces=VECTOR_SPACES if spaces is None else spaces,
             master_key_file=master_key_file,
-            machine=machine or Machine(),
+            machine=machine,
         )
+
+    @classmethod
+    def kafka(
+        cls,
+        bootstrap: str,
+        *,
+        data: str | PurePath,
+        partitions: int | None = None,
+        master_key_file: str | None = None,
+        settings: Settings | None = None,
+        read_only: bool = False,
+        projections: Sequence[str] = PROJECTIONS,
+        follow: bool = True,
+        machine: Machine | None = None,
+        on_event: OnEvent = log_event,
+        **of_node: Unpack[NodeOptions],
+    ) -> "Opening[AsyncStore]":
+        """Open a node of the store on these brokers, making or joining it first when `data` is absent or empty.
+
+        `partitions`, `master_key_file` and `of_node` are those of `init`; in a directory that is a node they count for
+        nothing. The others are those of `open`.
+        """
+
+        async def opened() -> AsyncStore:
+            path = checked_path(data, "data")
+            if not read_only and is_to_be_made((machine or Machine()).files, path):
+                await cls.init(
+                    path,
+                    partitions=partitions,
+                    master_key_file=master_key_file,
+                    kafka=bootstrap,
+                    machine=machine,
+                    **of_node,
+                )
+            return await cls.open(
+                path,
+                create=False,
+                settings=settings,
+                read_only=read_only,
+                projections=projections,
+                follow=follow,
+                machine=machine,
+                on_event=on_event,
+            )
+
+        return Opening(opened())
 
     @classmethod
     def open(
@@ -196,6 +268,8 @@ class AsyncStore:
                 closing.push_async_callback(self._parts.close)
                 closing.push_async_callback(self._views.close)
                 closing.push_async_callback(self._writing.close)
+                if self._routed is not None:
+                    closing.push_async_callback(self._routed.close)
         except OSError as error:  # everything is given back all the same
             raise of_system(error, self.directory) from error
 
@@ -385,12 +459,8 @@ class AsyncStore:
         if type(n) is not int or not 0 <= n < len(row.origins):
             raise invalid("n", f"the atom has {len(row.origins)} origins, counted from 0")
         origin = row.origins[n]
-        async with self._views.need("ids").pinned() as ids:
-            assert isinstance(ids, Ids)
-            source = ids.revision(origin.revision)
-        if source is None:
-            raise fail("INDEX_LAGGING", "the source revision is not indexed yet", retry_after_ms=100)
-        return await read_quote(self._parts.content, source.data, origin)
+        source = await source_of(self._views, origin.revision, None if self._routed is None else self._routed.revision)
+        return await read_quote(self._parts.content, source, origin)
 
     # -- for operators
 
@@ -516,6 +586,21 @@ def _home(space: str, policy: str | None) -> KeyHome:
     if space == DEFAULT_SPACE and policy is None:
         return DEFAULT_HOME
     return KeyHome(space=parse_name(space, "space"), policy=None if policy is None else parse_name(policy, "policy"))
+
+
+async def _make_node(path: str, machine: Machine, **asked: Any) -> StoreConfig:
+    from atomlog.consumers.cluster.creation import NodeRequest, create_node  # of an embedded store nobody needs it
+
+    unknown = sorted(asked.keys() - set(NodeRequest.__slots__))
+    if unknown:
+        raise invalid(unknown[0], f"there is no such argument; there are {', '.join(NodeRequest.__slots__)}")
+    return (await create_node(path, NodeRequest(**asked), machine=machine)).config
+
+
+def _routed(shared: "Shared", reader: Reader, views: OpenIndexes) -> "RoutedReader":
+    from atomlog.consumers.cluster.routed import RoutedReader
+
+    return RoutedReader.of(shared, reader, views)
 
 
 def _write_side(parts: Parts) -> Writing:

@@ -1,7 +1,7 @@
 """What callers of a store pass, in the forms that they may pass it: checked, and made into one form."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from atomlog.kernel.ids import invalid, parse_id, shown
 from atomlog.kernel.model import Positions, WriteReceipt
@@ -12,6 +12,17 @@ Id = str | bytes | Mapping[str, Any]
 """An atom: UUID text, `key:TEXT`, `RECEIPT#a1`, `{"key", "space", "policy"}`, or 16 raw bytes."""
 
 TIMEOUT_S_MAX: Final = 86_400.0
+
+
+class NodeOptions(TypedDict, total=False):
+    """What may be said of a node that is made, beside the brokers: see `atomlog.consumers.cluster.creation`."""
+
+    kafka_config: str
+    prefix: str
+    replication: int
+    blobs: str
+    node_pem: str
+    allow_weak: Sequence[str]
 
 
 def id_list(ids: Id | Sequence[Id]) -> list[Any]:

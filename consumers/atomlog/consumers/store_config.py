@@ -27,6 +27,7 @@ from atomlog.kernel.vector_spaces import parse_vector_space
 
 FORMAT: Final = 1
 FILE: Final = "store.json"
+PARTITIONS: Final = 1
 SHARD_ROWS: Final = 50_000
 VECTOR_SPACES: Final = ("hashing/1/512/cosine",)
 PARTITIONS_MAX: Final = 4_096  # a partition number is a u16 in every key; each has its own directory and task
@@ -70,7 +71,7 @@ class StoreConfig:
 
     log_id: bytes
     format: int = FORMAT
-    partitions: int = 1
+    partitions: int = PARTITIONS
     hash_version: int = HASH_VERSION
     shard_rows: int = SHARD_ROWS
     vector_spaces: tuple[str, ...] = VECTOR_SPACES

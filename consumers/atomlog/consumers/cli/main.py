@@ -23,7 +23,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "history": ("reads", "Every revision of an atom, oldest first."),
     "import": ("imports", "Take real sources in."),
     "inbox": ("inboxes", "Topics that principals write requests to, from any Kafka client."),
-    "init": ("writes", "Make a store in an absent or empty directory."),
+    "init": ("creating", "Make a store in an absent or empty directory, or a node of a shared one."),
     "log": ("operate", "The log itself."),
     "members": ("reads", "The members of a group: (GROUP or --or …) and --and … but not --not …."),
     "outcome": ("receipts", "What is known of an idempotency key: accepted, never, or unknown."),
