@@ -71,6 +71,9 @@ class Surroundings:
 Request = InboxRequest | AtomlogError
 """What a record asks for, or why it asks for nothing."""
 
+Answered = tuple[Answer, int]
+"""An answer, and when it was drawn (monotonic, in microseconds)."""
+
 
 @dataclass(slots=True, eq=False)
 class _Entry:
@@ -81,13 +84,12 @@ class _Entry:
     size: int
     request: Request
     partition: int
-    answering: "asyncio.Task[Answer]"
-    answered_us: int = 0
+    answering: "asyncio.Task[Answered]"
 
-    @property
-    def may_be_stale(self) -> bool:
-        """Whether its answer rests on what the store held when it was drawn: a refusal, but for what is no request."""
-        return self.partition >= 0 and isinstance(self.answering.result(), AtomlogError)
+    def is_older_than(self, then_us: int) -> bool:
+        """Whether its answer rests on what the store held before then: a refusal, but for what is no request."""
+        answer, at_us = self.answering.result()
+        return self.partition >= 0 and isinstance(answer, AtomlogError) and at_us < then_us
 
 
 class InboxWorker:
@@ -186,7 +188,7 @@ class InboxWorker:
             partition=partition,
             answering=asyncio.create_task(self._answer(request, before)),
         )
-        entry.answering.add_done_callback(lambda _: self._has_answer(entry))
+        entry.answering.add_done_callback(self._has_answer)
         self._queue.append(entry)
         self._bytes += entry.size
 
@@ -200,21 +202,19 @@ class InboxWorker:
         except Exception as error:  # a bug, met by these bytes: those behind them are carried out all the same
             return of_unreadable(f"{type(error).__name__}: {ascii(error)[:200]}")
 
-    def _has_answer(self, entry: _Entry) -> None:
-        entry.answered_us = self._clock.monotonic_us()
+    def _has_answer(self, _: "asyncio.Task[Answered]") -> None:
         self._changed.set()
 
-    async def _answer(self, request: Request, before: Sequence[_Entry]) -> Answer:
+    async def _answer(self, request: Request, before: Sequence[_Entry]) -> Answered:
         """`before`: entries of the same partition of the store that are in line before it."""
         if isinstance(request, AtomlogError):
-            return request
+            return request, self._clock.monotonic_us()
+        undecided = [one.answering for one in before if not one.answering.done()]
         answer = await self._carry_out(request)
-        if isinstance(answer, AtomlogError):
-            running = [one.answering for one in before if not one.answering.done()]
-            if running:
-                await asyncio.wait(running)  # what it was refused for may be what an earlier one brings
-                answer = await self._carry_out(request)
-        return answer
+        if undecided and isinstance(answer, AtomlogError):
+            await asyncio.wait(undecided)  # what it was refused for may be what an earlier one brings
+            answer = await self._carry_out(request)
+        return answer, self._clock.monotonic_us()
 
     async def _carry_out(self, request: InboxRequest) -> Answer:
         """The result or the refusal, however long it takes until there is one."""
@@ -275,9 +275,9 @@ class InboxWorker:
         for entry in self._queue:
             if not entry.answering.done():
                 break
-            if entry.may_be_stale and entry.answered_us < stale_us:
+            if entry.is_older_than(stale_us):
                 entry.answering = asyncio.create_task(self._answer(entry.request, ()))
-                entry.answering.add_done_callback(lambda _, entry=entry: self._has_answer(entry))  # type: ignore[misc]
+                entry.answering.add_done_callback(self._has_answer)
                 break
             record = self._outcome(entry)
             size += sent_bytes(record)
@@ -287,7 +287,7 @@ class InboxWorker:
         return group
 
     def _outcome(self, entry: _Entry) -> KafkaRecord:
-        answer = entry.answering.result()
+        answer, _ = entry.answering.result()
         try:
             return outcome_record(entry.inbox, entry.asked, answer)
         except Exception as error:  # a bug, met by this answer: it is told in short, and the next ones are told too
