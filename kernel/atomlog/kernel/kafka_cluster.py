@@ -246,7 +246,8 @@ class Cluster:
             metadata = await connection.metadata(topics, min(left(deadline), seconds))
         except Lost as error:
             self._asking.drop()
-            raise unavailable(str(error)) from error
+            hint = "" if self.cluster_id else f"; does the port expect {self.config.security_protocol}?"
+            raise unavailable(f"{error}{hint}") from error
         if not metadata.brokers:
             raise unavailable(f"broker {address} knows of no broker")
         return metadata

@@ -162,9 +162,7 @@ def test_closing_a_log_whose_broker_is_silent_ends_everything_at_once(
     run(kafka.address, kafka_prefix, body, timeout_s=60)
 
 
-def test_readers_from_the_start_and_at_the_end_get_the_same(
-    kafka: SharedBroker, kafka_prefix: str
-) -> None:
+def test_readers_from_the_start_and_at_the_end_get_the_same(kafka: SharedBroker, kafka_prefix: str) -> None:
     async def body(place: Place) -> None:
         log = await place.log()
         late = await place.log()
