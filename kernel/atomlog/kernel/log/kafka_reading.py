@@ -113,7 +113,8 @@ class PartitionReader:
     async def _poll(self) -> None:
         """Ask for what is new, one page ahead of the readers. Ends when nobody wants it, or with an error for them."""
         try:
-            position = await self.end()
+            await self.end()
+            position = self._end  # not the answer: where a log was rolled back, asking there tells
             while True:
                 page = await self._page(position, POLL_BYTES_MAX, POLL_S, self._new)
                 self._keep(page, position)
