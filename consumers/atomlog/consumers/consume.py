@@ -4,7 +4,7 @@ import asyncio
 import signal
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from atomlog.consumers.assignment import check_assignment
 from atomlog.consumers.consumer_metrics import ConsumerMetrics
@@ -18,6 +18,9 @@ from atomlog.consumers.waiting import first_of
 from atomlog.kernel.errors import EXIT_INTERRUPTED, AtomlogError, fail
 from atomlog.kernel.ids import invalid
 from atomlog.kernel.settings import Settings
+
+if TYPE_CHECKING:
+    from atomlog.consumers.cluster.presence import Presence
 
 LOCK_SECONDS: Final = 0.2  # between two looks at a lock that another process has
 CHECK_SECONDS: Final = 0.2  # between two looks at a follower that may have stopped
@@ -35,6 +38,9 @@ async def run_consumer(
     partitions: str | Sequence[int] | None = None,
     status_seconds: float | None = None,
     metrics_address: str | None = None,
+    listen: str | None = None,
+    advertise: str | None = None,
+    name: str | None = None,
     stop: asyncio.Event | None = None,
 ) -> int:
     """Follow the log for these projections until SIGTERM, SIGINT or `stop`; the exit code for that.
@@ -43,7 +49,9 @@ async def run_consumer(
     `{"event": "status", "projections": […]}` every `status_seconds`. `wait`: until other processes give their locks
     back, instead of STORE_LOCKED. `partitions`: those that these projections are followed for from now on, or `all`;
     None = those that they were followed for before, all at first. `metrics_address`: HOST:PORT of a page for
-    Prometheus. Signals are handled only on the main thread's event loop.
+    Prometheus. Of a shared store: `listen` HOST:PORT answers reads of other nodes from this directory, `advertise` is
+    the host that they are told where it is another one, and `name` what this process is called. Signals are handled
+    only on the main thread's event loop.
 
     Raises:
         STORE_NOT_FOUND, STORE_TOO_NEW, STORE_READ_ONLY, INVALID_INPUT, STORE_LOCKED naming the process that follows.
@@ -62,25 +70,30 @@ async def run_consumer(
         metrics = None if metrics_address is None else ConsumerMetrics(metrics_address, machine.randomness.token(16))
         if metrics is not None:
             on_event = metrics.listening(on_event)
+        address = _checked_listen(config, listen, advertise, name)
         parts = open_parts(
             directory,
             config,
             settings=settings or Settings(),
             master_key_file=master_key_file,
-            read_only=True,  # as far as receipts go: a consumer gives none out
+            read_only=address is None,  # as far as receipts go: one that does not listen gives none out
             machine=machine,
             on_event=on_event,
         )
         closing.push_async_callback(parts.close)
         await parts.start()
         followers: list[Follower] = []
-        for name in chosen:
-            follower = await _start(parts, name, wait, assigned, ending)
+        for projection in chosen:
+            follower = await _start(parts, projection, wait, assigned, ending)
             if follower is None:
                 return ending.code
             closing.push_async_callback(follower.close)
             followers.append(follower)
-        on_event({"event": "consuming", "projections": [_shown(follower) for follower in followers]})
+        presence = await _present(parts, followers, address, advertise, name)
+        if presence is not None:
+            closing.push_async_callback(presence.close)
+        endpoint = {} if presence is None or not presence.endpoint else {"endpoint": presence.endpoint}
+        on_event({"event": "consuming", "projections": [_shown(follower) for follower in followers], **endpoint})
         if metrics is not None:
             closing.push_async_callback(metrics.close)
             await metrics.start(parts, followers)
@@ -130,6 +143,49 @@ async def _start(
             lock.release()
             raise
     return await Follower.start(parts.context, directory, projection_kind(parts, name), lock=lock)
+
+
+def _checked_listen(
+    config: StoreConfig, listen: str | None, advertise: str | None, name: str | None
+) -> tuple[str, int] | None:
+    """Where to listen. INVALID_INPUT for what goes with a shared store only, or is no address."""
+    given = {"listen": listen, "advertise": advertise, "name": name}
+    if config.kafka is None:
+        for option, value in given.items():
+            if value is not None:
+                raise invalid(option, "this goes with a node of a shared store only")
+        return None
+    if listen is None:
+        if advertise is not None:
+            raise invalid("advertise", "this goes with --listen only")
+        return None
+    from atomlog.consumers.cluster.channel import parse_endpoint
+
+    return parse_endpoint(f"tls:{listen}", port_min=0)
+
+
+async def _present(
+    parts: Parts,
+    followers: Sequence[Follower],
+    address: tuple[str, int] | None,
+    advertise: str | None,
+    name: str | None,
+) -> "Presence | None":
+    """What tells other nodes of this process; nobody is to be told of an embedded store."""
+    if parts.shared is None:
+        return None
+    from atomlog.consumers.cluster.kafka_control import KafkaControl
+    from atomlog.consumers.cluster.presence import Presence
+
+    return await Presence.open(
+        parts,
+        followers,
+        topic=KafkaControl(parts.shared.client, parts.shared.names.control),
+        credentials=None if address is None else parts.shared.credentials(),
+        listen=address,
+        advertised_host=advertise,
+        name=name,
+    )
 
 
 async def _run(parts: Parts, followers: Sequence[Follower], ending: _Ending, status_seconds: float | None) -> None:

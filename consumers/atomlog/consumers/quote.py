@@ -1,13 +1,16 @@
 """The exact bytes that an origin cites, checked against the digest that was taken when it was written."""
 
 import hashlib
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from atomlog.consumers.indexes import OpenIndexes
 from atomlog.kernel.content import ContentOpener, Sealed
 from atomlog.kernel.errors import fail
 from atomlog.kernel.ids import format_id
 from atomlog.kernel.text import slice_bytes
+from atomlog.projections.ids import Ids
 from atomlog.schemas.content import Origin
 
 
@@ -29,6 +32,23 @@ class Quote:
             "end": self.end,
             "text": self.text,
         }
+
+
+async def source_of(
+    views: OpenIndexes, revision: bytes, elsewhere: Callable[[bytes], Awaitable[bytes | None]] | None
+) -> bytes:
+    """The bytes of a cited revision, from ids, or from `elsewhere` where ids may lack its partition. INDEX_LAGGING."""
+    found = None
+    if "ids" in views or elsewhere is None:
+        async with views.need("ids").pinned() as ids:
+            assert isinstance(ids, Ids)
+            row = ids.revision(revision)
+        found = None if row is None else row.data
+    if found is None and elsewhere is not None:
+        found = await elsewhere(revision)
+    if found is None:
+        raise fail("INDEX_LAGGING", "the source revision is not indexed yet", retry_after_ms=100)
+    return found
 
 
 async def read_quote(content: ContentOpener, source: bytes, origin: Origin) -> Quote:

@@ -174,12 +174,31 @@ def decode_datum(schema: Schema, datum: bytes) -> Datum:
 
 def check(schema: Schema, datum: bytes) -> None:
     """Walk a datum without building it; WireError names the field at fault and the byte."""
-    stop = _walk(schema.source, datum, 0, schema.name, {})
+    stop = _walk(schema.source, datum, 0, schema.name, _named(schema.name))
     if stop != len(datum):
         raise WireError(f"{schema.name}: {len(datum) - stop} bytes too many after byte {stop}")
 
 
-def _walk(schema: Any, buf: bytes, at: int, path: str, named: dict[str, Any]) -> int:
+@cache
+def _named(name: str) -> Mapping[str, Any]:
+    """Every type of a schema that has a name: one may be used where its definition was not walked through."""
+    found: dict[str, Any] = {}
+
+    def collect(part: Any) -> None:
+        if isinstance(part, dict):
+            if "name" in part and part.get("type") in ("record", "fixed", "enum"):
+                found[part["name"]] = part
+            for inner in part.values():
+                collect(inner)
+        elif isinstance(part, list):
+            for inner in part:
+                collect(inner)
+
+    collect(load(name).source)
+    return found
+
+
+def _walk(schema: Any, buf: bytes, at: int, path: str, named: Mapping[str, Any]) -> int:
     if isinstance(schema, str):
         if schema in named:
             return _walk(named[schema], buf, at, path, named)
@@ -190,8 +209,6 @@ def _walk(schema: Any, buf: bytes, at: int, path: str, named: dict[str, Any]) ->
             raise WireError(f"{path}: branch {index} of {len(schema)} before byte {at}")
         return _walk(schema[index], buf, at, path, named)
     kind = schema["type"]
-    if "name" in schema:
-        named[schema["name"]] = schema
     if kind == "record":
         for field in schema["fields"]:
             at = _walk(field["type"], buf, at, f"{path}.{field['name']}", named)

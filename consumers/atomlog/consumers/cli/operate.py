@@ -116,6 +116,9 @@ def verify(session: Session, names: tuple[str, ...]) -> None:
 @click.option("--partitions", metavar="N,…", help="From now on only these, e.g. 0,2 or 0-3; or all.")
 @click.option("--status-every", type=SECONDS, metavar="SECONDS", help="Say the status so often.")
 @click.option("--metrics", metavar="HOST:PORT", help="Serve a page for Prometheus there.")
+@click.option("--listen", metavar="HOST:PORT", help="Of a shared store: answer reads of other nodes there.")
+@click.option("--advertise", metavar="HOST", help="What the others connect to, where it is not that host.")
+@click.option("--name", metavar="NAME", help="What this process is called in the status.")
 @with_session
 def consume(
     session: Session,
@@ -125,6 +128,9 @@ def consume(
     partitions: str | None,
     status_every: float | None,
     metrics: str | None,
+    listen: str | None,
+    advertise: str | None,
+    name: str | None,
 ) -> None:
     """Follow the log for these projections in a process of its own, until SIGTERM or Ctrl-C.
 
@@ -141,6 +147,9 @@ def consume(
             partitions=parse_assignment(partitions, "--partitions"),
             status_seconds=status_every,
             metrics_address=metrics,
+            listen=listen,
+            advertise=advertise,
+            name=name,
         )
     )
     click.get_current_context().exit(code)

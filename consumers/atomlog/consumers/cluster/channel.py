@@ -143,10 +143,10 @@ class ChannelConnection(Connection):
         return cls(reader, writer)
 
 
-def parse_endpoint(endpoint: object) -> tuple[str, int]:
+def parse_endpoint(endpoint: object, *, port_min: int = 1) -> tuple[str, int]:
     """Host and port of `tls:HOST:PORT`. INVALID_INPUT for anything else."""
     found = _ENDPOINT.fullmatch(endpoint) if isinstance(endpoint, str) else None
-    if found is None or not 0 < int(found[2]) < 65_536:
+    if found is None or not port_min <= int(found[2]) < 65_536:
         raise invalid("endpoint", f"{shown(endpoint)} is not tls:HOST:PORT")
     return found[1].strip("[]"), int(found[2])
 

@@ -128,11 +128,16 @@ class Elsewhere:
                 continue
             return await self._taken(report, found)
         # 2. Nobody: without them, where that is allowed.
-        if mode != SNAPSHOT and can_lack(asked):
+        if mode != SNAPSHOT and can_lack(asked) and self._has_some(lacking):
             calls = replace(options, may_lack=True, network_calls=options.network_calls + len(tried))
             return await self._reader.read(asked, calls)
         said = "; ".join(tried) or "no node has said that it has them all"
         raise NotHeld(lacking.lacking, lacking.needs, f" ({said})")
+
+    def _has_some(self, lacking: NotHeld) -> bool:
+        """Whether each index that the read needs has any partition here."""
+        partitions = self._reader.log.partitions
+        return all(len(missing) < partitions for missing in lacking.lacking.values())
 
     async def resume(self, selector: Selector, options: ReadOptions) -> Page | None:
         """The next page from the node that keeps its cursor; None when that is this one. CURSOR_EXPIRED."""
