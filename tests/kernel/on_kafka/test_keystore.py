@@ -16,7 +16,7 @@ from atomlog.kernel.key_allocator import KeyAllocator
 from atomlog.kernel.key_topic import page_of, page_record, read_store_record, write_store_record
 from atomlog.kernel.keystore import SqliteKeyStore
 from atomlog.kernel.ports import KeyPage
-from tests.kernel.kafka_keys.support import Keys, store_record, until
+from tests.kernel.on_kafka.support import Keys, store_record, until
 from tests.kernel.test_followed_pages import NAME, page_with
 from tests.support.kafka import SharedBroker, required_runtime
 from tests.support.sealed import OTHER_MASTER, OWNER, InlineWorkers, bitmap, ring_of
