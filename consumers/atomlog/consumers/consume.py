@@ -1,21 +1,22 @@
 """`consume`: a process that does nothing but follow the log for some projections of a store on this machine."""
 
 import asyncio
-import signal
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from atomlog.consumers.assignment import check_assignment
 from atomlog.consumers.consumer_metrics import ConsumerMetrics
+from atomlog.consumers.ending import Ending
 from atomlog.consumers.events import OnEvent, log_event
 from atomlog.consumers.follower import Follower
 from atomlog.consumers.generations import GenerationDirectory, HeldLock
-from atomlog.consumers.parts import PROJECTIONS, Machine, Parts, open_parts, projection_kind
+from atomlog.consumers.machine import Machine
+from atomlog.consumers.parts import PROJECTIONS, Parts, open_parts, projection_kind
 from atomlog.consumers.store_arguments import name_list
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.consumers.waiting import first_of
-from atomlog.kernel.errors import EXIT_INTERRUPTED, AtomlogError, fail
+from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ids import invalid
 from atomlog.kernel.settings import Settings
 
@@ -65,7 +66,7 @@ async def run_consumer(
         raise fail("STORE_READ_ONLY", f"{directory} is a replayed copy: nothing comes that could be followed")
     assigned = None if partitions is None else check_assignment(partitions, config.partitions, "partitions")
     async with AsyncExitStack() as closing:
-        ending = _Ending(stop)
+        ending = Ending(stop)
         closing.callback(ending.listen())
         metrics = None if metrics_address is None else ConsumerMetrics(metrics_address, machine.randomness.token(16))
         if metrics is not None:
@@ -102,29 +103,8 @@ async def run_consumer(
         return ending.code
 
 
-class _Ending:
-    """Why this process is to end."""
-
-    def __init__(self, stop: asyncio.Event | None) -> None:
-        self.event = stop or asyncio.Event()
-        self.code = 0
-
-    def listen(self) -> Any:
-        """Handle the signals; returns what undoes that."""
-        loop = asyncio.get_running_loop()
-        with suppress(ValueError, RuntimeError):  # not the main thread: somebody else decides
-            loop.add_signal_handler(signal.SIGTERM, self._end, 0)
-            loop.add_signal_handler(signal.SIGINT, self._end, EXIT_INTERRUPTED)
-            return lambda: [loop.remove_signal_handler(number) for number in (signal.SIGTERM, signal.SIGINT)]
-        return lambda: None
-
-    def _end(self, code: int) -> None:
-        self.code = code
-        self.event.set()
-
-
 async def _start(
-    parts: Parts, name: str, wait: bool, assigned: Sequence[int] | None, ending: _Ending
+    parts: Parts, name: str, wait: bool, assigned: Sequence[int] | None, ending: Ending
 ) -> Follower | None:
     """The follower of one projection; None when this process is to end before it got the lock."""
     directory = GenerationDirectory(parts.machine.files, parts.directory, name, parts.on_event)
@@ -188,7 +168,7 @@ async def _present(
     )
 
 
-async def _run(parts: Parts, followers: Sequence[Follower], ending: _Ending, status_seconds: float | None) -> None:
+async def _run(parts: Parts, followers: Sequence[Follower], ending: Ending, status_seconds: float | None) -> None:
     clock = parts.machine.clock
     status_us = clock.monotonic_us()
     while not ending.event.is_set():

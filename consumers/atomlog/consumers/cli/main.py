@@ -24,6 +24,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "import": ("imports", "Take real sources in."),
     "inbox": ("inboxes", "Topics that principals write requests to, from any Kafka client."),
     "init": ("creating", "Make a store in an absent or empty directory, or a node of a shared one."),
+    "kernel": ("cluster", "Own partitions of a shared store in a process of its own, until SIGTERM or Ctrl-C."),
     "log": ("operate", "The log itself."),
     "members": ("reads", "The members of a group: (GROUP or --or …) and --and … but not --not …."),
     "outcome": ("receipts", "What is known of an idempotency key: accepted, never, or unknown."),

@@ -1,0 +1,54 @@
+"""The control topic on Kafka. A connection that failed is thrown away, and the next call opens another one."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from atomlog.kernel.kafka_client import KafkaClient, KafkaProducer, KafkaRecord, KafkaStream
+
+PARTITION: Final = 0  # the topic has one
+FETCH_BYTES: Final = 1024 * 1024
+WAIT_S: Final = 1.0
+
+
+class KafkaControl:
+    """Implements `ControlTopic`. Hears what comes from its first `next` on; the client is the caller's."""
+
+    def __init__(self, client: KafkaClient, topic: str) -> None:
+        self._client = client
+        self._topic = topic
+        self._producer: KafkaProducer | None = None
+        self._stream: KafkaStream | None = None
+
+    async def publish(self, key: bytes, value: bytes) -> None:
+        """Sent once: a report that is lost is followed by the next one."""
+        try:
+            if self._producer is None:
+                self._producer = await self._client.producer()
+            await self._producer.send(self._topic, PARTITION, [KafkaRecord(key=key, value=value)])
+        except BaseException:
+            await self._close_producer()
+            raise
+
+    async def next(self) -> Sequence[bytes | None]:
+        try:
+            if self._stream is None:
+                end = await self._client.end(self._topic, PARTITION)
+                self._stream = await self._client.stream(self._topic, PARTITION, end)
+            return [record.value for record in await self._stream.next(FETCH_BYTES, WAIT_S)]
+        except BaseException:
+            await self._close_stream()
+            raise
+
+    async def close(self) -> None:
+        await self._close_producer()
+        await self._close_stream()
+
+    async def _close_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await producer.close()
+
+    async def _close_stream(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            await stream.close()
