@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.kafka import probe
-from deploy.kafka.brokers import cluster_values, free_ports, new_cluster_id
+from deploy.kafka.brokers import cluster_values, free_ports
 from deploy.kafka.errors import LauncherError, NotReady
-from deploy.kafka.node import STOP_S, Node, NodeSpec, hold
+from deploy.kafka.node import STOP_S, Node, NodeSpec, hold, new_id
 from deploy.kafka.runtime import fetch, jars_directory, prepare, verify
 
 HOST = "127.0.0.1"
 PORT = 9092
+ANSWER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class Standing:
     def ask(self) -> probe.Cluster:
         """What it knows; NotReady if it does not answer."""
         try:
-            return probe.metadata(HOST, self.port)
+            return probe.metadata(HOST, self.port, timeout_s=ANSWER_S)
         except probe.NoAnswer as error:
             raise NotReady(f"process {self.pid} runs and does not answer: {error}. Its log: {self.log}") from error
 
@@ -92,7 +93,7 @@ class Desk:
         node = Node(prepare(), spec, directory, lock=None)
         node.write_properties(cluster_values([spec]))
         if not (node.data / "meta.properties").exists():
-            node.format(new_cluster_id())
+            node.format(new_id())
         return node
 
 

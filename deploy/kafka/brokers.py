@@ -1,13 +1,11 @@
 """`Brokers`: one node or three in a directory, on free ports, that live no longer than this process."""
 
-import base64
 import os
 import random
 import socket
 import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +13,7 @@ from typing import Self
 
 from deploy.kafka import probe
 from deploy.kafka.errors import LauncherError, NotReady
-from deploy.kafka.node import READY_S, Node, NodeSpec, hold
+from deploy.kafka.node import READY_S, Node, NodeSpec, hold, new_id
 from deploy.kafka.runtime import Runtime
 
 # Below the ports that systems give to outgoing connections: those could take a broker's while it restarts.
@@ -111,12 +109,14 @@ class Brokers:
 
     def format(self) -> None:
         """Writes all properties and makes all disks, of one new cluster."""
-        cluster_id = new_cluster_id()
+        cluster_id = new_id()
         values = cluster_values([node.spec for node in self.nodes], self.security)
         for node in self.nodes:
             node.write_properties(values)
-        with ThreadPoolExecutor(len(self.nodes)) as pool:  # each takes Java about a second
-            list(pool.map(lambda node: node.format(cluster_id, *self.security.format_arguments), self.nodes))
+        first, *others = self.nodes
+        first.format(cluster_id, *self.security.format_arguments)
+        for node in others:
+            node.format_like(first)
 
     def start_nodes(self, nodes: Iterable[Node], timeout_s: float = READY_S) -> None:
         """Starts these nodes and waits until each is ready; and, without security, until each knows all of them."""
@@ -125,7 +125,7 @@ class Brokers:
             node.start()
         for node in starting:
             node.wait_ready(timeout_s)
-        if self.security.tls is None and not any(node.spec.prefix for node in starting):
+        if self.security.tls is None:
             self._wait_for_all(starting, timeout_s)
 
     def restart(self, node_id: int, timeout_s: float = READY_S) -> None:
@@ -172,10 +172,18 @@ class Brokers:
         expected = sum(node.is_running for node in self.nodes)
         deadline = time.monotonic() + timeout_s
         for node in nodes:
-            while len(probe.metadata(node.spec.host, node.spec.port, topics=()).nodes) < expected:
+            while _known(node) < expected:
                 if time.monotonic() > deadline:
                     raise NotReady(f"node {node.spec.id} does not know all {expected} nodes after {timeout_s:.0f} s")
                 time.sleep(LOOK_EVERY_S)
+
+
+def _known(node: Node) -> int:
+    """How many nodes it knows; 0 when it does not answer."""
+    try:
+        return len(probe.metadata(node.spec.host, node.spec.port, topics=()).nodes)
+    except probe.NoAnswer:
+        return 0
 
 
 def cluster_values(specs: Sequence[NodeSpec], security: Security = OPEN) -> dict[str, str]:
@@ -188,12 +196,6 @@ def cluster_values(specs: Sequence[NodeSpec], security: Security = OPEN) -> dict
         "CLIENTS_PROTOCOL": security.clients_protocol,
         "NODES_PROTOCOL": security.nodes_protocol,
     }
-
-
-def new_cluster_id() -> str:
-    """16 random bytes in base64url; never with a dash in front, which Kafka's tools take for an option."""
-    drawn = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
-    return "k" + drawn[1:] if drawn.startswith("-") else drawn
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,5 +1,6 @@
 """One broker process: formatted, started, waited for, stopped, killed, paused, its disk copied and put back."""
 
+import base64
 import fcntl
 import os
 import re
@@ -29,7 +30,8 @@ class NodeSpec:
     """Where a node listens: clients on `port`, brokers on `broker_port`, controllers on `controller_port`.
 
     `advertised` ("host:port") is what clients are told to connect to, e.g. a proxy; `prefix` stands before the Java
-    command, e.g. `("ip", "netns", "exec", "b1")`. `properties` come last in the file and win.
+    command, e.g. `("ip", "netns", "exec", "b1")`; `host` must be reached from here all the same. `properties` come
+    last in the file and win.
     """
 
     id: int
@@ -103,6 +105,14 @@ class Node:
         done = self._runtime.tool("kafka.tools.StorageTool", *tool)
         (self.directory / "format.log").write_text(done, encoding="utf-8")
 
+    def format_like(self, other: "Node") -> None:
+        """Makes `data/` of one that was formatted: only the ids differ. The tool takes Java about a second."""
+        shutil.copytree(other.data, self.data)
+        meta = self.data / "meta.properties"
+        text = re.sub(r"(?m)^node\.id=.*$", f"node.id={self.spec.id}", meta.read_text(encoding="utf-8"))
+        text = re.sub(r"(?m)^directory\.id=.*$", f"directory.id={new_id()}", text)
+        meta.write_text(text, encoding="utf-8")
+
     def start(self) -> None:
         """Starts the process and returns at once. PortTaken if another one listens there."""
         if self.is_running:
@@ -138,8 +148,6 @@ class Node:
 
     def ask(self) -> None:
         """One round trip on the client listener; probe.NoAnswer if there is none."""
-        if self.spec.prefix:
-            return  # it lives in another network: its log must do
         if self._tls is not None:
             probe.answers(self.spec.host, self.spec.port, tls=self._tls)
         else:
@@ -206,6 +214,12 @@ class Node:
         """To the whole group: a prefix may have left a process of its own in front of Java."""
         if self.is_running:
             os.killpg(self._running().pid, number)
+
+
+def new_id() -> str:
+    """16 random bytes as Kafka writes ids; never with a dash in front, which its tools take for an option."""
+    drawn = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+    return "k" + drawn[1:] if drawn.startswith("-") else drawn
 
 
 def require_free(host: str, port: int) -> None:

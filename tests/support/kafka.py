@@ -88,7 +88,7 @@ def _join(directory: Path) -> SharedBroker | None:
     said: dict[str, Any] = json.loads(notice.read_text(encoding="utf-8"))
     host, _, port = said["address"].partition(":")
     try:
-        probe.metadata(host, int(port), topics=())
+        probe.metadata(host, int(port), topics=(), timeout_s=30.0)  # one that is gone refuses at once
     except probe.NoAnswer:
         return None
     return SharedBroker(address=said["address"], log=Path(said["log"]))
