@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from atomlog.consumers.cluster.reports import Heard, NodeReport
+from atomlog.consumers.status import node_entry
 from atomlog.consumers.store import AsyncStore
 from atomlog.kernel import requests
 from atomlog.kernel.errors import AtomlogError, fail
@@ -91,6 +93,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
         ("Status", "status"),
         ("Status of a partition", "status.partitions.0"),
         ("Status of a projection", "status.projections.0"),
+        ("Status of a node", "node"),
         ("Report", "report"),
         ("Export", "export"),
         ("Record", "record"),
@@ -123,6 +126,10 @@ async def _answers(folder: Path) -> Mapping[str, Any]:
         answers["quote"] = await _quote(store)
         await _summary(store, answers["page"]["receipt"]["receipt"])
         answers["status"] = (await store.status()).to_dict()
+        report = NodeReport(
+            node=bytes(16), name="n", role="store", endpoint="", pid=1, at_us=0, disk_free_bytes=0, disk_reserve_bytes=0
+        )
+        answers["node"] = node_entry(Heard(report=report, at_us=0), 0)
         answers["record"] = await anext(store.log_dump())
         answers["export"] = (await store.export(folder / "tables")).to_dict()
         answers["report"] = (await store.verify(["ids"]))[0].to_dict()

@@ -58,6 +58,10 @@ class Holder:
     async def places(self) -> Mapping[int, Place]:
         return await self._owners.places()
 
+    def described(self) -> Mapping[int, Mapping[str, Any]]:
+        """Where each partition stands, as JSON."""
+        return self._owners.described()
+
     async def close(self) -> None:
         """Answer what is in hand, then give everything back, whatever of it fails."""
         log = embedded_log(self._parts)

@@ -149,12 +149,18 @@ class OpenIndexes(Mapping[str, Attachment]):
                     raise
                 return
 
-    async def status(self, revisions: int | None) -> list[Mapping[str, Any]]:
-        """An entry of `status` for each, as it is by now; a broken one has its error and no positions."""
+    async def status(self, revisions: Positions) -> list[Mapping[str, Any]]:
+        """An entry of `status` for each, as it is by now; a broken one has its error and no positions.
+
+        `revisions`: how many there are in each partition, where that is known.
+        """
         for view in self._opened.values():
             with suppress(AtomlogError):  # why it stands still is in its entry
                 await view.catch_up()
-        entries: list[Mapping[str, Any]] = [await view.status(revisions) for view in self._opened.values()]
+        entries: list[Mapping[str, Any]] = []
+        for view in self._opened.values():
+            known = [revisions[partition] for partition in view.held if partition in revisions]
+            entries.append(await view.status(sum(known) if len(known) == len(view.held) else None))
         for name, error in self.broken.items():
             entries.append(describe_broken(name, error))
         return entries

@@ -75,6 +75,10 @@ class Owners:
     async def places(self) -> Mapping[int, Place]:
         return {partition: owner.place() for partition, owner in self.owners.items()}
 
+    def described(self) -> Mapping[int, Mapping[str, Any]]:
+        """Where each partition stands, as JSON."""
+        return {partition: place_dict(owner.place(), owner.in_flight) for partition, owner in self.owners.items()}
+
     async def close(self) -> None:
         """Answer what is in hand, then give everything back, whatever of it fails."""
         async with AsyncExitStack() as closing:
@@ -92,7 +96,7 @@ class Owners:
             space, key = parse_name(message.get("space"), "space"), parse_key(message.get("key"), "key")
             return (await self.outcome(space, key, principal)).to_dict()
         if op == "places":
-            return {str(partition): place_dict(place) for partition, place in (await self.places()).items()}
+            return {str(partition): place for partition, place in self.described().items()}
         raise fail("INVALID_INPUT", f"the owner knows no request {ascii(op)[:40]}")
 
     async def _close_owners(self) -> None:
@@ -166,7 +170,7 @@ def _disk_gate(parts: Parts) -> Callable[[], None]:
     return admit
 
 
-def place_dict(place: Place) -> dict[str, Any]:
+def place_dict(place: Place, in_flight: int) -> dict[str, Any]:
     state = place.checkpoint.state
     return {
         "position": place.checkpoint.position,
@@ -176,4 +180,5 @@ def place_dict(place: Place) -> dict[str, Any]:
         "revisions": place.revisions,
         "void": dict(place.voids),
         "owner": dict(place.claim) or None,
+        "in_flight": in_flight,
     }

@@ -6,12 +6,12 @@ sending the same request twice safe.
 """
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from atomlog.consumers.holder import Holder
 from atomlog.consumers.owner_socket import OwnerConnection
-from atomlog.consumers.owners import HEADS, is_of_heads, place_dict
+from atomlog.consumers.owners import HEADS, is_of_heads
 from atomlog.consumers.parts import Parts
 from atomlog.kernel import model
 from atomlog.kernel.errors import AtomlogError, InDoubtError, fail
@@ -21,6 +21,9 @@ from atomlog.kernel.prepare import cited_receipts
 from atomlog.kernel.request_copy import plain_copy
 from atomlog.kernel.request_types import Batch
 from atomlog.kernel.requests import parse_write
+
+if TYPE_CHECKING:
+    from atomlog.consumers.cluster.reports import Heard
 
 ATTEMPTS_MAX: Final = 5  # to reach a holder, or become one, before giving up
 RETRY_S: Final = 0.05
@@ -45,6 +48,10 @@ class Writing(Protocol):
     async def outcome(self, space: str, key: str, principal: str) -> model.Outcome: ...
     async def places(self) -> Mapping[int, Mapping[str, Any]]:
         """What the owner of each partition knows of it; without those that nobody owns or that cannot be asked."""
+        ...
+
+    async def nodes(self) -> "Sequence[Heard]":
+        """What every process of a shared store said last; none of an embedded one, which has no such talk."""
         ...
 
     async def close(self) -> None: ...
@@ -98,12 +105,15 @@ class WriteSide:
     async def places(self) -> Mapping[int, Mapping[str, Any]]:
         """What the holder knows of each partition; empty when nobody holds the store and it cannot be taken."""
         if self._holder is not None:
-            return {partition: place_dict(place) for partition, place in (await self._holder.places()).items()}
+            return self._holder.described()
         try:
             found = await self._forward("places")
         except AtomlogError:
             return {}
         return {int(partition): place for partition, place in found.items()}
+
+    async def nodes(self) -> "Sequence[Heard]":
+        return ()
 
     async def close(self) -> None:
         async with self._changing:

@@ -10,7 +10,7 @@ from tests.consumers.cli.driving import atomlog, batch, fill, note, process
 
 def test_status_shows_partitions_and_projections(store: Path) -> None:
     found = atomlog("status", "--json", store=store).json
-    assert found.keys() == {"log_id", "partitions", "projections", "disk"}
+    assert found.keys() == {"log_id", "partitions", "projections", "disk", "nodes"}
     assert (found["partitions"][0]["end"], found["partitions"][0]["effective_batches"]) == (3, 2)
     assert [one["name"] for one in found["projections"]] == ["ids", "relations", "postings", "vectors"]
     shown = atomlog("status", store=store).out

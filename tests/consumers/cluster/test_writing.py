@@ -11,6 +11,7 @@ from atomlog.consumers.cluster import credentials
 from atomlog.consumers.cluster.channel import ChannelServer
 from atomlog.consumers.cluster.connections import Connections
 from atomlog.consumers.cluster.credentials import Credentials
+from atomlog.consumers.cluster.reports import Heard
 from atomlog.consumers.cluster.writing import ClusterWriteSide
 from atomlog.consumers.machine import Machine
 from atomlog.consumers.parts import Parts, open_parts
@@ -49,6 +50,9 @@ class Directory:
 
     async def kernels(self) -> Sequence[str]:
         return self.others or [endpoint for endpoint in self.endpoints if endpoint]
+
+    async def heard(self) -> Sequence[Heard]:
+        return ()
 
     async def close(self) -> None:
         pass

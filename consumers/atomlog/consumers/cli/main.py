@@ -40,7 +40,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "receipt": ("receipts", "What a read returned, and from what."),
     "relations": ("reads", "Who refers to an atom, or what an atom refers to."),
     "replay": ("operate", "Make a store as of then, in a directory of its own, for reading only."),
-    "status": ("operate", "Where each partition and each projection stands."),
+    "status": ("status", "Where each partition and each projection stands."),
     "verify": (
         "operate",
         "Build projections anew from the log and compare them with the live ones; change nothing.",

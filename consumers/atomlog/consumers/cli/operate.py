@@ -1,4 +1,4 @@
-"""status, log dump, rebuild, verify, replay, consume."""
+"""log dump, rebuild, verify, replay, consume."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -8,42 +8,23 @@ import click
 
 from atomlog.consumers.assignment import parse_assignment
 from atomlog.consumers.cli.arguments import AT, SECONDS, complete_with
-from atomlog.consumers.cli.output import emit, emit_event, emit_json, emit_table, positions, printable
+from atomlog.consumers.cli.output import emit, emit_event, emit_json, emit_table, positions
 from atomlog.consumers.cli.progress import progress_bars
-from atomlog.consumers.cli.session import Session, example, run, say, settings, with_session
+from atomlog.consumers.cli.session import Session, example, run, settings, with_session
 from atomlog.consumers.consume import run_consumer
 from atomlog.consumers.log_dump import log_dump
 from atomlog.consumers.parts import PROJECTIONS, open_parts
-from atomlog.consumers.processes import process_id
 from atomlog.consumers.rebuild import first_error
 from atomlog.consumers.rebuild import rebuild as rebuild_projections
 from atomlog.consumers.rebuild import verify as verify_projections
 from atomlog.consumers.rebuild_job import RebuildReport
 from atomlog.consumers.replay import ReplayReport, replay_until
-from atomlog.consumers.status import Status
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel.ids import invalid
 from atomlog.kernel.system import SystemFiles
 from atomlog.kernel.times import parse_time
 
 HEADS: Final = "heads"
-MIB: Final = 1024 * 1024
-
-
-@click.command(epilog=example("atomlog status", "atomlog status --json"))
-@with_session
-def status(session: Session) -> None:
-    """Where each partition and each projection stands."""
-
-    async def work() -> Status:
-        async with session.store() as store:
-            return await store.status()
-
-    found = _without_this_process(run(work()).to_dict())
-    if session.as_json:
-        emit_json(found)
-    else:
-        _emit_status(found)
 
 
 @click.group(name="log")
@@ -194,7 +175,7 @@ def replay(session: Session, until: str, target: str) -> None:
     emit_table([(f"  {report.name}", f"{report.rows} rows") for report in found.projections])
 
 
-COMMANDS = (status, log_group, rebuild, verify, replay, consume)
+COMMANDS = (log_group, rebuild, verify, replay, consume)
 
 
 def _everywhere(at: int | Mapping[int, int] | None, partitions: int) -> Mapping[int, int] | None:
@@ -268,64 +249,3 @@ def _emit_record(session: Session, record: Mapping[str, Any]) -> None:
     chain = (record["chain"] or "")[:8]
     counts = f"term {record['term']}  seq {record['seq']}  {record['size']} bytes"
     emit(f"{place:>10}  {record['kind'] or '?':<13}  {counts}  {chain}  {verdict}")
-
-
-def _without_this_process(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A status that names others only: that this command held the store for a moment says nothing about it."""
-    mine = process_id()
-    partitions = [
-        {**one, "owner": None} if (one["owner"] or {}).get("pid") == mine else one for one in found["partitions"]
-    ]
-    projections = [{**one, "follower": None} if one["follower"] == mine else one for one in found["projections"]]
-    return {**found, "partitions": partitions, "projections": projections}
-
-
-def _emit_status(found: Mapping[str, Any]) -> None:
-    emit(f"log {found['log_id']}")
-    emit_table(
-        [
-            (
-                f"  {one['partition']}",
-                one["end"],
-                _or(one["term"]),
-                _or(one["effective_batches"]),
-                _counts(one["void"]),
-                "none" if one["owner"] is None else f"pid {one['owner'].get('pid')}",
-            )
-            for one in found["partitions"]
-        ],
-        ("  partition", "end", "term", "batches", "void", "owner"),
-    )
-    emit_table(
-        [
-            (
-                f"  {one['name']}",
-                _or(one["generation"]),
-                one["health"],
-                ",".join(str(part["position"]) for part in one["partitions"]) or "-",
-                sum(part["lag_records"] for part in one["partitions"]) if one["partitions"] else "-",
-                _or(one["asof"] and one["asof"]["floor"]),
-                _or(one["quarantined"]),
-            )
-            for one in found["projections"]
-        ],
-        ("  projection", "generation", "health", "position", "lag", "floor", "quarantined"),
-    )
-    emit(f"disk  {_disk(found['disk'])}")
-    for one in found["projections"]:
-        if one["error"] is not None:
-            say(printable(f"{one['name']}: {one['error']['code']}: {one['error']['message']}"))
-
-
-def _counts(void: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {reason}" for reason, count in void.items()) or "0"
-
-
-def _disk(disk: Mapping[str, Any]) -> str:
-    free, reserve = disk["free_bytes"] / MIB, disk["reserve_bytes"] / MIB
-    writes = "accepting writes" if disk["accepting_writes"] else "refusing writes until there is more"
-    return f"{free:,.0f} MiB free, reserve {reserve:,.0f} MiB; {writes}"
-
-
-def _or(value: Any) -> str:
-    return "-" if value is None else str(value)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
+from atomlog.consumers.cluster.channel import is_endpoint
 from atomlog.consumers.cluster.reports import SERVES, Heard, Reports
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.kafka_client import KafkaClient, KafkaStream
@@ -33,30 +34,44 @@ class HeardOwners:
     async def endpoint(self, partition: int) -> str | None:
         """Of the owner with the highest term; None when none is known. KAFKA_UNAVAILABLE before anything was heard."""
         await self._listen()
-        found = [
-            (one.term, heard.at_us, heard.report.endpoint)
-            for heard in self._kernels()
-            for one in heard.report.partitions
-            if one.partition == partition and one.phase == SERVES
-        ]
-        return max(found)[2] if found else None
+        return next(iter(self._serving(partition)), None)
+
+    async def candidates(self, partition: int) -> Sequence[str]:
+        """Those that say that they own the partition, the highest term first, then the other kernels."""
+        kernels = await self.kernels()
+        return list(dict.fromkeys([*self._serving(partition), *kernels]))
 
     async def kernels(self) -> Sequence[str]:
         await self._listen()
         return list(dict.fromkeys(heard.report.endpoint for heard in self._kernels()))
+
+    async def heard(self) -> Sequence[Heard]:
+        """What every process said last, by name; without those that have been silent for long."""
+        await self._listen()
+        return self._lately()
 
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def _kernels(self) -> Sequence[Heard]:
-        oldest_us = self._clock.monotonic_us() - STALE_US
-        return [
-            heard
-            for heard in self._reports.heard()
-            if heard.report.role == "kernel" and heard.report.endpoint and heard.at_us >= oldest_us
+    def _serving(self, partition: int) -> Sequence[str]:
+        found = [
+            (one.term, heard.at_us, heard.report.endpoint)
+            for heard in self._kernels()
+            for one in heard.report.partitions
+            if one.partition == partition and one.phase == SERVES
         ]
+        return [endpoint for _, _, endpoint in sorted(found, reverse=True)]
+
+    def _kernels(self) -> Sequence[Heard]:
+        return [
+            heard for heard in self._lately() if heard.report.role == "kernel" and is_endpoint(heard.report.endpoint)
+        ]
+
+    def _lately(self) -> Sequence[Heard]:
+        oldest_us = self._clock.monotonic_us() - STALE_US
+        return [heard for heard in self._reports.heard() if heard.at_us >= oldest_us]
 
     async def _listen(self) -> None:
         if self._task is None:

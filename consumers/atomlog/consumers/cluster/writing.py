@@ -1,17 +1,20 @@
 """The write side of a node that owns nothing: each request goes to the node that owns its partition.
 
-Who owns a partition is a hint here; whoever is asked wrongly says who it is. A request is sent again, to another node
+Who owns a partition is a hint here; whoever is asked wrongly says who it is, and whoever could own is asked in turn. A request is sent again, to another node
 if need be, until the write deadline: its idempotency key makes that safe. Only what was sent and not answered is in
 doubt.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
+from atomlog.consumers.cluster.channel import Stranger, is_endpoint
 from atomlog.consumers.cluster.connections import Connections, Unreached
+from atomlog.consumers.cluster.reports import Heard
 from atomlog.consumers.parts import Parts
+from atomlog.consumers.waiting import first_of
 from atomlog.consumers.writing import RawBatch, outcome_from, result_from
 from atomlog.kernel import model
 from atomlog.kernel.errors import AtomlogError, InDoubtError, fail
@@ -23,6 +26,7 @@ from atomlog.kernel.requests import parse_write
 
 RETRY_S: Final = 0.05  # doubles up to RETRY_MAX_S
 RETRY_MAX_S: Final = 1.0
+LOOK_S: Final = 1.0  # while an answer is awaited, between two looks at who owns
 PLACES_S: Final = 2.0  # for one node to say where its partitions stand
 AGAIN: Final = ("NOT_OWNER", "IN_DOUBT", "KAFKA_UNAVAILABLE")  # may be otherwise elsewhere, or a moment later
 WAY_OUT: Final = "run `atomlog kernel` on a node of this store, or repeat when one has taken over"
@@ -35,8 +39,16 @@ class Owners(Protocol):
         """Of the partition's owner; None when none is known. KAFKA_UNAVAILABLE when that cannot be found out."""
         ...
 
+    async def candidates(self, partition: int) -> Sequence[str]:
+        """Whom to ask, one after the other: who says that it owns the partition, then everybody that could."""
+        ...
+
     async def kernels(self) -> Sequence[str]:
         """Endpoints of all nodes that own or could own."""
+        ...
+
+    async def heard(self) -> Sequence[Heard]:
+        """What every process said last, by name; without those that have been silent for long."""
         ...
 
     async def close(self) -> None: ...
@@ -83,6 +95,9 @@ class ClusterWriteSide:
                     found[partition] = place
         return found
 
+    async def nodes(self) -> Sequence[Heard]:
+        return await self._owners.heard()
+
     async def close(self) -> None:
         await self._connections.close()
         await self._owners.close()
@@ -111,71 +126,117 @@ class ClusterWriteSide:
 
     async def _ask_owner(self, space: str, op: str, sent: Mapping[str, Any]) -> Any:
         partition = partition_of(space, self._parts.config.partitions)
-        attempt = _Attempt(partition=partition, retry_s=RETRY_S)
+        attempt = _Attempt(partition=partition)
         limit_us = self._clock.monotonic_us() + self._parts.settings.write_timeout_ms * 1_000
         while (left_us := limit_us - self._clock.monotonic_us()) > 0:
             try:
-                endpoint = attempt.take_hint() or await self._owners.endpoint(partition)
+                endpoint = attempt.next_of(await self._owners.candidates(partition))
                 if endpoint is not None:
-                    attempt.endpoint = endpoint
-                    return await self._connections.ask(endpoint, op, self._call_s(left_us), **sent)
-                attempt.why = f"no node owns partition {partition}"
-                if not attempt.in_doubt and not await self._owners.kernels():
-                    break
+                    return await self._ask(endpoint, partition, op, left_us, sent)
+            except Stranger as error:
+                attempt.not_reached(error)
             except AtomlogError as error:
                 attempt.refused(error)
             except OSError as error:
                 attempt.unanswered(error)
-            if attempt.hint is None:
+            if attempt.is_round_over:
+                if not attempt.may_go_on():
+                    break
                 await self._clock.sleep(min(attempt.next_retry_s(), left_us / 1_000_000))
         raise attempt.given_up()
 
-    def _call_s(self, left_us: int) -> float:
-        return min(left_us / 1_000_000, self._parts.settings.node_call_timeout_ms / 1_000)
+    async def _ask(self, endpoint: str, partition: int, op: str, left_us: int, sent: Mapping[str, Any]) -> Any:
+        """One node's answer. ConnectionError also when another node says meanwhile that it owns the partition."""
+        owner = await self._owners.endpoint(partition)
+        timeout_s = min(left_us / 1_000_000, self._parts.settings.node_call_timeout_ms / 1_000)
+        asking = asyncio.ensure_future(self._connections.ask(endpoint, op, timeout_s, **sent))
+        try:
+            while True:
+                await first_of(_ended(asking), self._clock.sleep(LOOK_S))
+                if asking.done():
+                    return asking.result()
+                now = await self._owners.endpoint(partition)
+                if now not in (None, owner, endpoint):
+                    raise ConnectionError(f"{endpoint} did not answer, and {now} owns partition {partition} now")
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+
+
+async def _ended(asking: "asyncio.Future[Any]") -> None:
+    await asyncio.wait((asking,))
 
 
 @dataclass(slots=True, kw_only=True)
 class _Attempt:
-    """What became so far of one request. `hint`: where the last one that was asked says that the owner is."""
+    """What became so far of one request.
+
+    A round asks each candidate once, and whom they name. `reached`: somebody of this cluster answered, or may have.
+    """
 
     partition: int
-    retry_s: float
+    retry_s: float = RETRY_S
     endpoint: str = ""
     hint: str | None = None
-    followed: str | None = None
-    why: str = ""
-    code: str = "NOT_OWNER"
+    asked: set[str] = field(default_factory=set)
+    is_round_over: bool = False
+    reached: bool = False
     in_doubt: bool = False
+    error: AtomlogError | None = None
 
-    def take_hint(self) -> str | None:
-        self.followed, self.hint = self.hint, None
-        return self.followed
+    def next_of(self, candidates: Sequence[str]) -> str | None:
+        """Whom to ask next; None when the round is over."""
+        if self.is_round_over:
+            self.asked.clear()
+            self.is_round_over = False
+        hint, self.hint = self.hint, None
+        found = next((one for one in (hint, *candidates) if one and one not in self.asked), None)
+        self.is_round_over = found is None
+        if found is not None:
+            self.endpoint = found
+            self.asked.add(found)
+        return found
 
     def refused(self, error: AtomlogError) -> None:
-        """Raises what is a final answer."""
-        if error.code not in AGAIN:
+        """Raises what is a final answer. While something is in doubt, that it could not be tried now is none."""
+        self.reached = True
+        if error.code not in AGAIN and not (self.in_doubt and error.kind == "unavailable"):
             raise error
         self.in_doubt |= error.code == "IN_DOUBT"
-        self.why, self.code = error.message, error.code
-        told = next((one["endpoint"] for one in error.details if isinstance(one.get("endpoint"), str)), None)
-        if told and told != self.endpoint and self.followed is None:  # once; then it is looked up anew
-            self.hint = told
+        self.error = error
+        self.is_round_over = error.code != "NOT_OWNER"  # the same one may be asked again in a moment
+        told = (one.get("endpoint") for one in error.details)
+        self.hint = next((one for one in told if is_endpoint(one)), None)
 
     def unanswered(self, error: OSError) -> None:
-        self.in_doubt |= not isinstance(error, Unreached)
-        self.why, self.code = str(error) or f"{self.endpoint} did not answer in time", "NOT_OWNER"
+        why = str(error) or f"{self.endpoint} did not answer in time"
+        if not isinstance(error, Unreached):
+            self.in_doubt = True
+        self.reached = True
+        self.error = fail("NOT_OWNER", why)
+
+    def not_reached(self, error: AtomlogError) -> None:
+        """Somebody listens there who is no node of this cluster, or takes this process for none."""
+        self.error = error
+
+    def may_go_on(self) -> bool:
+        """Not while nobody is there who could own, or all who are there are strangers."""
+        return self.reached or self.in_doubt
 
     def next_retry_s(self) -> float:
         now_s, self.retry_s = self.retry_s, min(2 * self.retry_s, RETRY_MAX_S)
         return now_s
 
     def given_up(self) -> AtomlogError:
+        error = self.error or fail("NOT_OWNER", f"no node owns partition {self.partition}")
         if self.in_doubt:
-            message = f"the owner of partition {self.partition} did not answer: {self.why}"
+            message = f"the owner of partition {self.partition} did not answer: {error.message}"
             return fail("IN_DOUBT", f"{message}; send the same batch with the same key again", retry_after_ms=1_000)
-        detail = {"path": "partition", "code": self.code, "message": self.why, "partition": self.partition}
-        message = f"partition {self.partition} cannot be written now: {self.why}; {WAY_OUT}"
-        return fail(self.code, message, details=[detail], retry_after_ms=1_000)
+        if error.kind != "unavailable":
+            return error
+        detail = {"path": "partition", "code": error.code, "message": error.message, "partition": self.partition}
+        message = f"partition {self.partition} cannot be written now: {error.message}; {WAY_OUT}"
+        return fail(error.code, message, details=[detail], retry_after_ms=1_000)
 
 
 def _is_later(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
