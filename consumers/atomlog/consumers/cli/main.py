@@ -27,6 +27,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "kernel": ("cluster", "Own partitions of a shared store in a process of its own, until SIGTERM or Ctrl-C."),
     "log": ("operate", "The log itself."),
     "members": ("reads", "The members of a group: (GROUP or --or …) and --and … but not --not …."),
+    "move": ("cluster", "Planned changes of a shared store."),
     "outcome": ("receipts", "What is known of an idempotency key: accepted, never, or unknown."),
     "quote": (
         "reads",
