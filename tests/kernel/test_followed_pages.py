@@ -49,8 +49,11 @@ class Copy:
         self.position = 0
 
     def tell(self, *told: KeyPage | Told) -> Applied:
+        records = [
+            replace(one, offset=at) if isinstance(one, Told) else Told(offset=at, name=one.page, page=one)
+            for at, one in enumerate(told, self.position)
+        ]
         self.position += len(told)
-        records = [one if isinstance(one, Told) else Told(name=one.page, page=one) for one in told]
         return asyncio.run(self.pages.apply(records, FollowedPlace(topic_id=TOPIC_ID, position=self.position)))
 
     def get(self, name: bytes = NAME) -> KeyPage | None:
@@ -104,8 +107,8 @@ STRANGE: list[tuple[KeyPage | Told, Ignored]] = [
     (replace(page_with(version=4, destroyed=bitmap(1, 2)), wrapped=bytes(8_220)), "broken_seal"),
     (replace(page_with(version=4, destroyed=bitmap(1, 2)), destroyed=b"\xff" * 32), "broken_seal"),
     (page_with(version=4, destroyed=b"\xff" * 32, master=OTHER_MASTER), "another_master"),
-    (Told(name=NAME, page=None, problem="no_value"), "no_value"),
-    (Told(name=NAME, page=None, problem="no_page"), "no_page"),
+    (Told(offset=0, name=NAME, page=None, problem="no_value"), "no_value"),
+    (Told(offset=0, name=NAME, page=None, problem="no_page"), "no_page"),
 ]
 
 
@@ -124,7 +127,7 @@ def test_what_may_not_replace_a_page_is_skipped_and_the_page_is_to_be_written_ag
 
 
 def test_a_strange_record_about_a_page_that_is_not_here_leaves_nothing(copy: Copy) -> None:
-    told = (Told(name=NAME, page=None, problem="no_page"), replace(page_with(), wrapped=bytes(8_220)))
+    told = (Told(offset=0, name=NAME, page=None, problem="no_page"), replace(page_with(), wrapped=bytes(8_220)))
     assert copy.tell(*told).ignored == ["no_page", "broken_seal"]
     assert copy.get() is None
     assert copy.behind() == []
@@ -159,6 +162,22 @@ def test_records_of_one_read_are_applied_all_or_none(copy: Copy, monkeypatch: py
         copy.tell(page_with(), page_with(name=b"pageCCCC"))
     assert copy.get() is None
     assert asyncio.run(copy.pages.place()) == FollowedPlace()
+
+
+def test_two_processes_of_a_node_fill_one_file_and_each_record_counts_once(path: str) -> None:
+    first, second = Copy(path), Copy(path)
+    strange = Told(offset=0, name=NAME, page=None, problem="no_value")
+    newest = page_with(version=2, destroyed=bitmap(1))
+    assert first.tell(page_with(), strange, newest).ignored == ["no_value"]
+    assert second.tell(page_with()) == Applied(replaced=[NAME], ignored=[]), "its caches do not know of it"
+    assert second.get() == newest
+    assert asyncio.run(second.pages.place()).position == 3, "it is not set back"
+    assert second.tell(strange, newest, page_with(version=3, destroyed=bitmap(1, 2))).ignored == []
+    assert first.get() == page_with(version=3, destroyed=bitmap(1, 2))
+    assert first.behind() == []
+    assert asyncio.run(first.pages.place()).position == 4
+    for copy in (first, second):
+        asyncio.run(copy.pages.close())
 
 
 def test_a_damaged_place_is_corrupt(copy: Copy) -> None:

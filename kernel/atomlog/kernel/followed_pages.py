@@ -36,6 +36,7 @@ class FollowedPlace:
 class Told:
     """One record about a page. `problem` when it carries none that can be looked at; the key names a page anyway."""
 
+    offset: int
     name: bytes
     page: KeyPage | None
     problem: Ignored | None = None
@@ -43,14 +44,20 @@ class Told:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """What came of some records: pages that were stored where others stood before, and why others were skipped."""
+    """What came of some records: pages that were stored where others stood before, and why others were skipped.
+
+    `replaced` has every page that another process of this node had applied before.
+    """
 
     replaced: Sequence[bytes]
     ignored: Sequence[Ignored]
 
 
 class FollowedPages(SqliteKeyStore):
-    """A `SqliteKeyStore` that is filled from a topic. With a `master`, only pages that it has sealed replace others."""
+    """A `SqliteKeyStore` that is filled from a topic. With a `master`, only pages that it has sealed replace others.
+
+    All processes of a node follow into one file: a record counts once, for whoever comes first.
+    """
 
     def __init__(self, path: str, workers: Workers, *, topic: str, master: MasterKey | None) -> None:
         super().__init__(path, workers)
@@ -81,13 +88,15 @@ class FollowedPages(SqliteKeyStore):
         replaced: list[bytes] = []
         ignored: list[Ignored] = []
         with database.transaction():
+            before = self._place()
             for one in told:
-                problem = self._take(database, one, replaced)
-                if problem is not None:
+                if one.offset < before.position:
+                    replaced.append(one.name)
+                elif (problem := self._take(database, one, replaced)) is not None:
                     ignored.append(problem)
-            database.execute(
-                "INSERT OR REPLACE INTO followed VALUES (?, ?, ?)", (self._topic, after.topic_id, after.position)
-            )
+            if before.position < after.position:
+                values = (self._topic, after.topic_id, after.position)
+                database.execute("INSERT OR REPLACE INTO followed VALUES (?, ?, ?)", values)
         return Applied(replaced=replaced, ignored=ignored)
 
     def _take(self, database: sqlite.Database, told: Told, replaced: list[bytes]) -> Ignored | None:

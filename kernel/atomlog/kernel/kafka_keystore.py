@@ -333,11 +333,11 @@ class KafkaKeyStore:
 def _told(record: FetchedRecord) -> Told:
     assert record.key is not None
     if record.value is None:
-        return Told(name=record.key, page=None, problem="no_value")
+        return Told(offset=record.offset, name=record.key, page=None, problem="no_value")
     try:
-        return Told(name=record.key, page=page_of(record))
+        return Told(offset=record.offset, name=record.key, page=page_of(record))
     except WireError:
-        return Told(name=record.key, page=None, problem="no_page")
+        return Told(offset=record.offset, name=record.key, page=None, problem="no_page")
 
 
 def _seen(done: "asyncio.Task[None]") -> None:

@@ -170,6 +170,25 @@ async def test_a_node_goes_on_where_it_stood_and_misses_nothing(keys: Keys) -> N
         assert await anew.get(NAME) == page_with(version=2, destroyed=bitmap(1))
 
 
+async def test_two_processes_of_one_node_follow_into_one_file(keys: Keys) -> None:
+    async with keys:
+        await keys.make()
+        kernel, consumer, other = await keys.node("one"), await keys.node("one"), await keys.node("two")
+        heard: list[bytes] = []
+        consumer.listen(heard.extend)
+        pages = [page_with(name=b"page%04d" % n) for n in range(12)]
+        for page in pages:
+            await asyncio.gather(kernel.put([page]), other.put([page_with(name=b"x" + page.page[1:])]))
+        await asyncio.gather(
+            *(kernel.put([page_with(name=page.page, version=2, destroyed=bitmap(1))]) for page in pages)
+        )
+        assert len(await consumer.outlines(0)) == 24
+        assert await consumer.outlines(0) == await other.outlines(0)
+        assert {page.page for page in pages} <= set(heard)
+        assert [store.ignored.total() for store in (kernel, consumer, other)] == [0, 0, 0]
+        assert [await store.repair(0) for store in (kernel, consumer, other)] == [0, 0, 0]
+
+
 # -- strangers
 
 
