@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from atomlog.consumers.cluster import credentials
+from atomlog.consumers.cluster import credentials, writing
 from atomlog.consumers.cluster.channel import ChannelServer
 from atomlog.consumers.cluster.connections import Connections
 from atomlog.consumers.cluster.credentials import Credentials
@@ -37,19 +37,21 @@ RESULT: Mapping[str, Any] = {
 
 
 class Directory:
-    """Where the owner is said to be: each question takes the next answer, the last one stays."""
+    """Who is said to own: each round takes the next answer, the last one stays. `others` could own, too."""
 
-    def __init__(self, *endpoints: str | None, kernels: Sequence[str] = ()) -> None:
-        self.endpoints = list(endpoints)
-        self.others = list(kernels)
-        self.asked = 0
+    def __init__(self, *owners: str | None, others: Sequence[str] = ()) -> None:
+        self.owners = list(owners)
+        self.others = list(others)
 
     async def endpoint(self, partition: int) -> str | None:
-        self.asked += 1
-        return self.endpoints.pop(0) if len(self.endpoints) > 1 else self.endpoints[0]
+        return self.owners[0]
+
+    async def candidates(self, partition: int) -> Sequence[str]:
+        owner = self.owners.pop(0) if len(self.owners) > 1 else self.owners[0]
+        return [one for one in (owner, *self.others) if one]
 
     async def kernels(self) -> Sequence[str]:
-        return self.others or [endpoint for endpoint in self.endpoints if endpoint]
+        return self.others
 
     async def heard(self) -> Sequence[Heard]:
         return ()
@@ -154,20 +156,35 @@ async def test_many_writes_at_once_share_one_connection(tmp_path: Path) -> None:
     await ended(world)
 
 
-async def test_who_is_asked_wrongly_says_who_owns_and_is_believed_once(tmp_path: Path) -> None:
+async def test_who_is_asked_wrongly_says_who_owns_and_two_that_name_each_other_are_asked_once(tmp_path: Path) -> None:
     world = await made(tmp_path)
     owner = await world.nodes.start(RESULT)
     wrong = await world.nodes.start(not_owner(owner))
-    directory = Directory(wrong)
-    await write(world.side(directory))
-    assert ([number for number, _ in world.nodes.asked], directory.asked) == ([1, 0], 1)
-    # Two that name each other are not believed for ever: after the second, the owner is looked up anew.
+    await write(world.side(Directory(wrong)))
+    assert [number for number, _ in world.nodes.asked] == [1, 0]
     world.nodes.asked.clear()
-    left = await world.nodes.start(not_owner("tls:127.0.0.1:1"))
+    left = await world.nodes.start(not_owner())
     right = await world.nodes.start(not_owner(left))
-    directory = Directory(right, owner)
-    await write(world.side(directory))
-    assert ([number for number, _ in world.nodes.asked], directory.asked) == ([3, 2, 0], 2)
+    left_again = await world.nodes.start(not_owner(right))
+    await write(world.side(Directory(left_again, None, owner, others=[])))
+    assert [number for number, _ in world.nodes.asked] == [4, 3, 2, 0]
+    await ended(world)
+
+
+async def test_whoever_could_own_is_asked_when_the_one_who_is_said_to_own_is_not_there(tmp_path: Path) -> None:
+    world = await made(tmp_path)
+    owner = await world.nodes.start(RESULT)
+    standby = await world.nodes.start(not_owner(owner))
+    (tmp_path / "other").mkdir()
+    strangers = Nodes((await made(tmp_path / "other")).nodes.own)
+    stranger = await strangers.start(RESULT)
+    for liar in ("tls:127.0.0.1:1", stranger):
+        world.nodes.asked.clear()
+        await write(world.side(Directory(liar, others=[liar, standby])))
+        assert [number for number, _ in world.nodes.asked] == [1, 0]
+    confused = await world.nodes.start(not_owner("not an endpoint"), RESULT)
+    await write(world.side(Directory(confused)))
+    await strangers.close()
     await ended(world)
 
 
@@ -180,7 +197,7 @@ async def test_a_request_that_was_sent_and_not_answered_is_sent_again_to_whoever
 
     first = await world.nodes.start(die)
     second = await world.nodes.start(fail("IN_DOUBT", "lost the partition"), RESULT)
-    directory = Directory(first, first, second)  # for a moment everybody says that the dead one owns
+    directory = Directory(first, first, second, second)  # for a moment everybody says that the dead one owns
     await write(world.side(directory))
     (sent, again, last) = [message["batch"] for _, message in world.nodes.asked]
     assert sent == again == last
@@ -210,12 +227,40 @@ async def test_without_any_node_that_owns_a_write_is_refused_at_once_with_the_wa
     await ended(world)
 
 
+async def test_an_owner_that_stands_still_is_not_waited_for_once_another_one_owns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "LOOK_S", 0.05)
+    world = await made(tmp_path)
+    still = asyncio.Event()
+
+    async def silent(message: Mapping[str, Any]) -> Any:
+        still.set()
+        await asyncio.Event().wait()
+
+    directory = Directory(await world.nodes.start(silent))
+    writes = asyncio.create_task(write(world.side(directory)))
+    await still.wait()
+    directory.owners[:] = [await world.nodes.start(RESULT)]
+    await writes
+    await ended(world)
+
+
+async def test_what_was_in_doubt_stays_so_when_it_cannot_be_tried_again(tmp_path: Path) -> None:
+    world = await made(tmp_path, write_timeout_ms=400)
+    owner = await world.nodes.start(fail("IN_DOUBT", "lost"), fail("OVERLOADED", "full", retry_after_ms=1))
+    assert (await code_of(world.side(Directory(owner)))).code == "IN_DOUBT"
+    refusing = await world.nodes.start(fail("IN_DOUBT", "lost"), fail("REVISION_CONFLICT", "decided"))
+    assert (await code_of(world.side(Directory(refusing)))).code == "REVISION_CONFLICT"
+    full = await world.nodes.start(fail("OVERLOADED", "full", retry_after_ms=1))
+    assert (await code_of(world.side(Directory(full)))).code == "OVERLOADED"
+    await ended(world)
+
+
 async def test_while_nodes_are_there_a_write_waits_for_one_of_them_to_take_over(tmp_path: Path) -> None:
     world = await made(tmp_path)
     owner = await world.nodes.start(RESULT)
-    directory = Directory(None, "tls:127.0.0.1:1", owner, kernels=["tls:127.0.0.1:1"])
-    await write(world.side(directory))
-    assert directory.asked == 3
+    await write(world.side(Directory("tls:127.0.0.1:1", "tls:127.0.0.1:1", owner)))
     gone = await made(tmp_path / "gone", write_timeout_ms=300)
     refused = await code_of(gone.side(Directory("tls:127.0.0.1:1")))
     assert refused.code == "NOT_OWNER", "nothing was sent, so nothing is in doubt"
@@ -244,7 +289,7 @@ async def test_places_are_the_latest_word_of_all_nodes_that_answer(tmp_path: Pat
     one = await world.nodes.start({"0": {"term": 2, "position": 9}, "1": {"term": 1, "position": 1}})
     two = await world.nodes.start({"0": {"term": 3, "position": 4}})
     broken = await world.nodes.start(fail("OVERLOADED", "no"))
-    side = world.side(Directory(one, kernels=[one, two, broken, "tls:127.0.0.1:1"]))
+    side = world.side(Directory(one, others=[one, two, broken, "tls:127.0.0.1:1"]))
     assert await side.places() == {0: {"term": 3, "position": 4}, 1: {"term": 1, "position": 1}}
     await ended(world)
 

@@ -9,11 +9,11 @@ import re
 import socket
 import ssl
 from functools import partial
-from typing import Final
+from typing import Final, TypeGuard
 
 from atomlog.consumers.cluster.credentials import WAY_OUT, Credentials
 from atomlog.consumers.exchange import Connection, Conversations, Handler, serve
-from atomlog.kernel.errors import fail
+from atomlog.kernel.errors import AtomlogError, DeniedError
 from atomlog.kernel.forking import forget, keep_from_children
 from atomlog.kernel.ids import invalid, shown
 
@@ -168,5 +168,18 @@ async def _bound(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _stranger(endpoint: str) -> Exception:
-    return fail("ACCESS_DENIED", f"{endpoint} does not show this cluster's certificate; on one of the two, {WAY_OUT}")
+def is_endpoint(endpoint: object) -> TypeGuard[str]:
+    """Whether `parse_endpoint` takes it."""
+    try:
+        return bool(parse_endpoint(endpoint))
+    except AtomlogError:
+        return False
+
+
+class Stranger(DeniedError):
+    """ACCESS_DENIED: who answers is no node of this cluster."""
+
+
+def _stranger(endpoint: str) -> Stranger:
+    message = f"{endpoint} does not show this cluster's certificate; on one of the two, {WAY_OUT}"
+    return Stranger("ACCESS_DENIED", message)

@@ -1,8 +1,8 @@
 """The write side of a node that owns nothing: each request goes to the node that owns its partition.
 
-Who owns a partition is a hint here; whoever is asked wrongly says who it is, and whoever could own is asked in turn. A request is sent again, to another node
-if need be, until the write deadline: its idempotency key makes that safe. Only what was sent and not answered is in
-doubt.
+Who owns a partition is a hint here; whoever is asked wrongly says who it is, and whoever could own is asked in turn. A
+request is sent again, to another node if need be, until the write deadline: its idempotency key makes that safe. Only
+what was sent and not answered is in doubt.
 """
 
 import asyncio
@@ -14,7 +14,6 @@ from atomlog.consumers.cluster.channel import Stranger, is_endpoint
 from atomlog.consumers.cluster.connections import Connections, Unreached
 from atomlog.consumers.cluster.reports import Heard
 from atomlog.consumers.parts import Parts
-from atomlog.consumers.waiting import first_of
 from atomlog.consumers.writing import RawBatch, outcome_from, result_from
 from atomlog.kernel import model
 from atomlog.kernel.errors import AtomlogError, InDoubtError, fail
@@ -151,20 +150,14 @@ class ClusterWriteSide:
         timeout_s = min(left_us / 1_000_000, self._parts.settings.node_call_timeout_ms / 1_000)
         asking = asyncio.ensure_future(self._connections.ask(endpoint, op, timeout_s, **sent))
         try:
-            while True:
-                await first_of(_ended(asking), self._clock.sleep(LOOK_S))
-                if asking.done():
-                    return asking.result()
+            while not (await asyncio.wait((asking,), timeout=LOOK_S))[0]:
                 now = await self._owners.endpoint(partition)
                 if now not in (None, owner, endpoint):
                     raise ConnectionError(f"{endpoint} did not answer, and {now} owns partition {partition} now")
+            return asking.result()
         finally:
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
-
-
-async def _ended(asking: "asyncio.Future[Any]") -> None:
-    await asyncio.wait((asking,))
 
 
 @dataclass(slots=True, kw_only=True)
