@@ -30,6 +30,14 @@ def test_a_store_that_nobody_asks_for_vectors_loads_neither_numpy_nor_hnswlib() 
     assert "rocksdict" in found  # the probe does see what is loaded
 
 
+def test_an_embedded_store_loads_nothing_of_a_shared_one() -> None:
+    code = "import atomlog.consumers.cli.reads, atomlog.client as client, sys, tempfile\n"
+    code += "with tempfile.TemporaryDirectory() as path, client.Store.open(path) as store: store.status()\n"
+    code += "print(*(name for name in sys.modules if 'kafka' in name or '.cluster' in name))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
 def test_the_list_of_commands_says_of_each_what_it_says_itself() -> None:
     context = Context(main)
     for name, (module, text) in COMMANDS.items():
