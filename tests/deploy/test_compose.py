@@ -1,7 +1,6 @@
 """deploy/compose: the services hang together, and each command line is one that the command takes."""
 
 import json
-import os
 import re
 import shlex
 import socket
@@ -16,7 +15,6 @@ import yaml
 from deploy.compose.healthy import following, listening, main
 from deploy.kafka.runtime import VERSION
 from tests.deploy.command_lines import check_command_line
-from tests.deploy.processes import script
 from tests.house.tree import ROOT
 
 COMPOSE = ROOT / "deploy/compose"
@@ -97,40 +95,21 @@ def test_a_health_check_asks_for_what_the_node_does(name: str) -> None:
     argv = SERVICES[name]["command"]
     python, program, action, *rest = SERVICES[name]["healthcheck"]["test"][1:]
     assert (python, (COMPOSE / Path(program).name).is_file()) == ("python", True)
+    assert argv[-2:] == ["--listen", f"{SERVICES[name]['hostname']}:7420"]
     if argv[0] == "kernel":
-        assert (action, rest) == ("listening", ["7400"])
-        assert argv[-1] == f"{SERVICES[name]['hostname']}:7400"
+        assert (action, rest) == ("listening", ["7420"])
     else:
         assert (action, rest) == ("following", [f"/nodes/{name}", *argv[1 : argv.index("--store")]])
 
 
-class TestTheDirectories:
-    def test_are_made_once_with_one_node_key_and_the_master_key_where_content_is_opened(self, tmp_path: Path) -> None:
-        """By the script itself, with a command that only makes the files."""
-        made = (
-            'for last; do :; done; mkdir -p "$last"; echo "$*" >> "$NODES/calls"; echo {} > "$last/store.json"; '
-            'umask 077; echo "key of $last" > "$last/node.pem"; echo "key of $last" > "$last/master.key"'
-        )
-        script(tmp_path / "bin/atomlog", made)
-        nodes = tmp_path / "nodes"
-        program = MAKE_NODES.read_text(encoding="utf-8").replace("/nodes", str(nodes))
-        nodes.mkdir()
-        environment = {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}", "ATOMLOG_BROKERS": "b:1", "NODES": str(nodes)}
-        for _ in range(2):
-            subprocess.run(["/bin/sh", "-c", program], env=environment, check=True)
-        assert sorted(path.name for path in nodes.iterdir() if path.is_dir()) == sorted(NODES)
-        assert len((nodes / "calls").read_text(encoding="utf-8").splitlines()) == len(NODES)
-        first = f"key of {nodes}/kernel-1\n"
-        assert {(nodes / name / "node.pem").read_text(encoding="utf-8") for name in NODES} == {first}
-        for name in ("kernel-2", "consume-vectors"):
-            assert (nodes / name / "master.key").read_text(encoding="utf-8") == first
-        assert all((nodes / name / "node.pem").stat().st_mode & 0o777 == 0o600 for name in NODES)
-
-    def test_are_made_by_a_command_line_that_parses(self) -> None:
-        text = MAKE_NODES.read_text(encoding="utf-8")
-        (line,) = re.findall(r"^\s*atomlog (.+)$", text, re.MULTILINE)
-        argv = shlex.split(line.replace("$ATOMLOG_BROKERS", SERVICES["make-nodes"]["environment"]["ATOMLOG_BROKERS"]))
-        check_command_line(argv)
+@pytest.mark.parametrize("words", [["kernel-1"], ["kernel-2", "--node-pem", "a", "--master-key", "b"]])
+def test_the_directories_are_made_by_a_command_line_that_parses(words: list[str]) -> None:
+    (line,) = re.findall(r"^\s*atomlog (.+)$", MAKE_NODES.read_text(encoding="utf-8"), re.MULTILINE)
+    name, *more = words
+    given = {'"$node"': f"/nodes/{name}", '"$ATOMLOG_BROKERS"': "broker-1:9092,broker-2:9092", '"$@"': shlex.join(more)}
+    for variable, value in given.items():
+        line = line.replace(variable, value)
+    check_command_line(shlex.split(line))
 
 
 class TestTheImage:

@@ -21,7 +21,11 @@ DIRECTIVES = {
     "Install": {"WantedBy"},
 }
 # What the environment file of an instance may say.
-GIVEN = {"${ATOMLOG_LISTEN}": ["10.0.0.5:7400"], "$ATOMLOG_PROJECTIONS": ["relations", "postings"]}
+GIVEN = {
+    "${ATOMLOG_LISTEN}": ["10.0.0.7:7420"],
+    "$ATOMLOG_PROJECTIONS": ["relations", "postings"],
+    "$ATOMLOG_OPTIONS": ["--partitions", "0-7", "--metrics", "9464"],
+}
 
 
 def parsed(unit: Path) -> dict[str, dict[str, str]]:
