@@ -76,7 +76,8 @@ class Kernel:
 class Kernels:
     """Nodes of one store below one directory. Use as a context manager: no process outlives it."""
 
-    def __init__(self, root: Path, kafka: SharedBroker, prefix: str, *, partitions: int = 1) -> None:
+    def __init__(self, root: Path, kafka: SharedBroker, prefix: str, *, partitions: int = 1, **of_store: Any) -> None:
+        """`of_store`: more of a NodeRequest."""
         self._root = root
         self._request = NodeRequest(
             bootstrap=kafka.bootstrap,
@@ -85,6 +86,7 @@ class Kernels:
             allow_weak=WEAK,
             blobs=str(root / "blobs"),
             partitions=partitions,
+            **of_store,
         )
         self._made: list[str] = []
         self.running: list[Kernel] = []

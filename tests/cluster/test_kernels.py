@@ -1,9 +1,11 @@
 """Kernels in processes of their own on a real broker: killed, ended, moved, started at once, frozen."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
 from tests.cluster.kernels import PATIENT, Kernel, Kernels
 from tests.support.commands import atomlog, until
@@ -123,3 +125,39 @@ async def test_two_kernels_never_have_one_directory(tmp_path: Path, kafka: Share
         second = await kernels.start("one")
         assert await second.process.wait() == 4
         assert f"process {first.process.pid} " in (tmp_path / "one.log").read_text(), "it says which process has it"
+
+
+async def test_a_command_on_any_node_writes_through_the_owner_and_reads_what_it_wrote(
+    tmp_path: Path, kafka: SharedBroker, kafka_prefix: str
+) -> None:
+    async with Kernels(tmp_path, kafka, kafka_prefix, partitions=2) as kernels:
+        kernel = await kernels.start("one")
+        await kernels.kept(kernel)
+        for partition in range(2):
+            assert await kernels.owner(partition) is kernel
+        elsewhere = await kernels.directory("two")
+        batches = tmp_path / "batches.jsonl"
+        lines = [json.dumps(batch(f"k{n}", create(f"a{n}"), space=f"space-{n}")) for n in range(4)]
+        batches.write_text("\n".join(lines))
+        written = await atomlog("write", str(batches), "--store", str(elsewhere))
+        assert written.code == 0, written.err
+        assert {json.loads(line)["receipt"]["partition"] for line in written.out.splitlines()} == {0, 1}
+        read = await atomlog("get", "key:a3", "--space", "space-3", "--store", str(elsewhere), "--json")
+        assert read.code == 0, read.err
+        assert json.loads(read.out)["atoms"][0]["value"] == {"text": "text"}
+
+
+async def test_a_kernel_ends_when_its_topic_is_not_the_one_of_its_store_any_more(
+    tmp_path: Path, kafka: SharedBroker, kafka_prefix: str
+) -> None:
+    async with Kernels(tmp_path, kafka, kafka_prefix) as kernels:
+        kernel = await kernels.start("one", environment={"ATOMLOG_METADATA_REFRESH_MS": "200"})
+        await kernels.kept(kernel)
+        admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+        await admin.start()
+        try:
+            await admin.create_partitions({f"{kafka_prefix}.atoms": NewPartitions(total_count=3)})
+        finally:
+            await admin.close()
+        assert await kernel.process.wait() == 70
+        assert "LOG_MISMATCH" in (tmp_path / "one.log").read_text()
