@@ -83,6 +83,8 @@ class Cluster:
         self._topics: dict[str, TopicMetadata] = {}
         self._stale: set[str] = set()
         self._turn = 0
+        self._suspects: set[Address] = set()  # gave no answer when they were asked last
+        self._answered: Address | None = None  # gave the last metadata
         self._is_closed = False
         self._asking = self.lane()
 
@@ -113,10 +115,7 @@ class Cluster:
             LOG_MISMATCH: it is another cluster than before.
         """
         self._check_open()
-        known = [self._brokers[node] for node in sorted(self._brokers)]
-        self._turn = (self._turn + 1) % max(1, len(known))
-        addresses = known[self._turn :] + known[: self._turn]
-        addresses += [address for address in self._bootstrap if address not in known]
+        addresses = self._in_turn()
         failure: AtomlogError | None = None
         for address in addresses:
             try:
@@ -125,9 +124,12 @@ class Cluster:
                 if error.code != "KAFKA_UNAVAILABLE":
                     raise
                 failure = error
+                self._suspects.add(address)
                 if is_over(deadline):
                     break
             else:
+                self._suspects.discard(address)
+                self._answered = address
                 self._learn(metadata)
                 return metadata
         assert failure is not None
@@ -159,9 +161,11 @@ class Cluster:
                 raise error_of(refusal, troubles[0][0])
             await patience.pause()
 
-    def doubt(self, topic: str) -> None:
-        """Ask anew before the next question who leads it."""
+    def doubt(self, topic: str, address: Address | None = None) -> None:
+        """Ask anew before the next question who leads it, and last of all the broker that gave no answer."""
         self._stale.add(topic)
+        if address is not None:
+            self._suspects.add(address)
 
     async def any_broker(self, ask: Ask[T]) -> T:
         """The answer of a broker to what can be asked again. Raises `Refusal`."""
@@ -170,7 +174,8 @@ class Cluster:
         while True:
             try:
                 await self.refresh((), deadline)
-                connection = await self._asking.to(self._brokers[min(self._brokers)], deadline)
+                assert self._answered is not None, "refreshed"
+                connection = await self._asking.to(self._answered, deadline)
                 return await ask(connection, left(deadline))
             except Refusal as error:
                 if not patience.with_refusal(error, is_repeatable=True):
@@ -204,15 +209,16 @@ class Cluster:
         """
         patience = Patience(deadline)
         while True:
+            address: Address | None = None
             try:
                 leader = await self._leader(topic, partition, deadline)
-                connection = await lane.to(self._brokers[leader.node], deadline)
-                seconds = left(deadline)
-                if (
-                    is_repeatable
-                ):  # a broker that is stopped takes a part of the time; one that is slow gets more each time
-                    seconds = min(seconds, wait_s + max(_ANSWER_S, self.timeout_s / 4) * 2**patience.tries)
-                return await ask(connection, seconds)
+                address = self._brokers[leader.node]
+                # A broker that stands still takes a part of the time only; one that is slow gets more at each try.
+                share = self._share_s * 2**patience.tries
+                connection = await lane.to(address, min(deadline, asyncio.get_running_loop().time() + share))
+                answer = await ask(connection, min(left(deadline), wait_s + share) if is_repeatable else left(deadline))
+                self._suspects.discard(address)
+                return answer
             except Refusal as error:
                 if error.code == OFFSET_OUT_OF_RANGE:
                     raise
@@ -220,7 +226,7 @@ class Cluster:
                     raise error_of(error, topic, partition) from error
             except Lost as error:
                 lane.drop()
-                self._stale.add(topic)
+                self.doubt(topic, address)
                 if not is_repeatable:
                     raise
                 if patience.is_over:
@@ -228,8 +234,22 @@ class Cluster:
             except AtomlogError as error:  # there was no connection, so nothing was asked
                 if error.code != "KAFKA_UNAVAILABLE" or patience.is_over:
                     raise
-            self._stale.add(topic)
+                self.doubt(topic, address)
+            self.doubt(topic)
             await patience.pause()
+
+    @property
+    def _share_s(self) -> float:
+        """What one broker may take of the time of a call, at the first try."""
+        return max(_ANSWER_S, self.timeout_s / 4)
+
+    def _in_turn(self) -> Sequence[Address]:
+        """Whom to ask for metadata: another one first each time, those that gave no answer last."""
+        known = [self._brokers[node] for node in sorted(self._brokers)]
+        self._turn = (self._turn + 1) % max(1, len(known))
+        addresses = known[self._turn :] + known[: self._turn]
+        addresses += [address for address in self._bootstrap if address not in known]
+        return sorted(addresses, key=self._suspects.__contains__)
 
     async def _leader(self, topic: str, partition: int, deadline: float) -> Leader:
         leader = (await self.topic(topic, deadline)).leaders.get(partition)
@@ -240,10 +260,10 @@ class Cluster:
         return leader
 
     async def _metadata_of(self, address: Address, topics: Sequence[str], deadline: float) -> Metadata:
-        seconds = max(_ANSWER_S, self.timeout_s / 4)
         try:
-            connection = await self._asking.to(address, min(deadline, asyncio.get_running_loop().time() + seconds))
-            metadata = await connection.metadata(topics, min(left(deadline), seconds))
+            until = min(deadline, asyncio.get_running_loop().time() + self._share_s)
+            connection = await self._asking.to(address, until)
+            metadata = await connection.metadata(topics, min(left(deadline), self._share_s))
         except Lost as error:
             self._asking.drop()
             hint = "" if self.cluster_id else f"; does the port expect {self.config.security_protocol}?"

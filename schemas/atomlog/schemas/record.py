@@ -73,6 +73,32 @@ def headers(record: Record) -> list[tuple[str, bytes]]:
 
 def parse(pairs: Sequence[tuple[str, bytes]], value: bytes) -> Record | Malformed:
     """Headers and value as they came, read strictly: exactly the seven, in order, of the right sizes."""
+    return _parse_at_once(pairs, value) or _parse_by_steps(pairs, value)
+
+
+def _parse_at_once(pairs: Sequence[tuple[str, bytes]], value: bytes) -> Record | None:
+    """None for whatever is not well-formed: the steps then say what is wrong."""
+    if len(pairs) != len(HEADER_NAMES):
+        return None
+    names, (rule, kind, term, owner, seq, schema, chain) = zip(*pairs, strict=True)
+    if names != HEADER_NAMES or not 0 < len(kind) <= KIND_BYTES_MAX or not kind.isascii():
+        return None
+    if (len(rule), len(term), len(owner), len(seq), len(schema), len(chain)) != _SIZES:
+        return None
+    number = int.from_bytes
+    return _built(
+        number(rule, "big"),
+        kind.decode("ascii"),
+        number(term, "big"),
+        owner,
+        number(seq, "big"),
+        schema,
+        chain,
+        value,
+    )
+
+
+def _parse_by_steps(pairs: Sequence[tuple[str, bytes]], value: bytes) -> Record | Malformed:
     found = dict(pairs)
     term = _U64.unpack(found["term"])[0] if len(found.get("term", b"")) == 8 else None
     owner = found["owner"] if len(found.get("owner", b"")) == 16 else None

@@ -10,6 +10,7 @@ import pytest
 
 from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.kafka_client import KafkaClient, KafkaConfig, KafkaRecord
+from atomlog.kernel.kafka_trust import unavailable
 from atomlog.kernel.kafka_values import Address, Fetched, Leader, Lost, Metadata, Refusal, TopicMetadata
 from atomlog.kernel.kafka_wire import Connection
 
@@ -31,6 +32,7 @@ class Broker:
     leader: int = 1
     epoch: int = 5
     topic_error: int = 0
+    is_gone: bool = False
     script: Script = field(default_factory=list)
     asked: Counter[str] = field(default_factory=Counter)
 
@@ -87,6 +89,9 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[[Body], None]:
         brokers = {1: Broker(1), 2: Broker(2)}
 
         async def connect(address: Address, *_: Any) -> FakeConnection:
+            brokers[address.port].asked["connect"] += 1
+            if brokers[address.port].is_gone:
+                raise unavailable("nobody is there")
             return FakeConnection(brokers[address.port], brokers)
 
         monkeypatch.setattr(Connection, "connect", connect)
@@ -175,6 +180,21 @@ def test_another_leader_is_followed_and_an_older_one_never(run: Callable[[Body],
         brokers[2].script = [NOT_LEADER]
         assert await client.end(TOPIC, 0) == 7
         assert (brokers[1].asked["offset"], brokers[2].asked["offset"]) == (2, 3)
+
+    run(body)
+
+
+def test_a_broker_that_gave_no_answer_is_asked_last_until_it_gives_one(run: Callable[[Body], None]) -> None:
+    async def body(client: KafkaClient, brokers: dict[int, Broker]) -> None:
+        brokers[2].is_gone = True
+        for _ in range(8):
+            await client.cluster_id()
+        assert brokers[2].asked["connect"] == 1
+        brokers[1].is_gone, brokers[2].is_gone = True, False
+        brokers[1].script = [Lost("cut")]
+        for broker in brokers.values():
+            broker.leader, broker.epoch = 2, 9
+        assert await client.end(TOPIC, 0) == 7
 
     run(body)
 
