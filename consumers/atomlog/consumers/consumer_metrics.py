@@ -9,6 +9,7 @@ from atomlog.consumers.parts import Parts
 
 if TYPE_CHECKING:
     from atomlog.consumers.metrics_server import MetricsServer
+    from atomlog.consumers.standing import Lately
 
 
 class ConsumerMetrics:
@@ -24,6 +25,7 @@ class ConsumerMetrics:
         self._node = node
         self._metrics = Metrics()
         self._server: MetricsServer | None = None
+        self._lately: Lately | None = None
 
     def listening(self, on_event: OnEvent) -> OnEvent:
         """`on_event`, and each event is counted."""
@@ -38,10 +40,13 @@ class ConsumerMetrics:
         """Listen, and say where. INVALID_INPUT when this machine cannot listen there."""
         from atomlog.consumers.metrics import KeyWaits
         from atomlog.consumers.metrics_server import MetricsServer
-        from atomlog.consumers.standing import consumer_report
+        from atomlog.consumers.standing import Lately, consumer_report, partitions_of
+
+        lately = self._lately = Lately(parts)
 
         async def page() -> bytes:
-            report = await consumer_report(parts, followers, node=self._node, name="")
+            recent = await lately.found(partitions_of(followers))
+            report = await consumer_report(parts, followers, lately, recent, node=self._node, name="")
             voids = {(one.name, number): reasons for one in followers for number, reasons in one.voids.items()}
             return self._metrics.page(report, KeyWaits.of(parts.ring), voids)
 
@@ -52,3 +57,5 @@ class ConsumerMetrics:
     async def close(self) -> None:
         if self._server is not None:
             await self._server.close()
+        if self._lately is not None:
+            await self._lately.close()

@@ -75,6 +75,11 @@ class Owners:
     async def places(self) -> Mapping[int, Place]:
         return {partition: owner.place() for partition, owner in self.owners.items()}
 
+    def bytes_per_revision(self) -> float | None:
+        """What the heads take on the disk for each; None while there is none."""
+        revisions = sum(owner.place().revisions for owner in self.owners.values())
+        return self._heads.size_bytes() / revisions if revisions else None
+
     def described(self) -> Mapping[int, Mapping[str, Any]]:
         """Where each partition stands, as JSON."""
         return {partition: place_dict(owner.place(), owner.in_flight) for partition, owner in self.owners.items()}

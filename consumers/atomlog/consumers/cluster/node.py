@@ -20,6 +20,7 @@ from atomlog.consumers.cluster.requests import Requests
 from atomlog.consumers.owners import Owners
 from atomlog.consumers.parts import Parts
 from atomlog.consumers.processes import process_id
+from atomlog.consumers.standing import Lately
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ids import partition_of
 
@@ -42,6 +43,7 @@ class KernelNode:
         self._server = server
         self._connections = connections
         self._node = parts.machine.randomness.token(16)
+        self._lately = Lately(parts)
         self._control: Control | None = None
         self._requests: Requests | None = None
         self._is_ending = False
@@ -148,6 +150,7 @@ class KernelNode:
             if self._control is not None:
                 closing.push_async_callback(self._control.close)
             closing.push_async_callback(self.owners.close)
+            closing.push_async_callback(self._lately.close)
             closing.push_async_callback(self._connections.close)
             closing.push_async_callback(self._server.close)
 
@@ -166,7 +169,8 @@ class KernelNode:
 
     async def report(self) -> NodeReport:
         """Where this node stands."""
-        machine = self._parts.machine
+        machine, owners = self._parts.machine, self.owners
+        recent = self._lately.known(owners.owners.keys())
         return NodeReport(
             node=self._node,
             name=self.name,
@@ -177,6 +181,7 @@ class KernelNode:
             partitions=tuple(keeper.report() for keeper in self.keepers.values()),
             disk_free_bytes=machine.files.free_bytes(self._parts.directory),
             disk_reserve_bytes=self._parts.settings.disk_reserve_bytes,
+            disk_days_to_full=self._lately.days_to_full(recent.values(), owners.bytes_per_revision()),
         )
 
     async def _keep(self, partition: int) -> None:

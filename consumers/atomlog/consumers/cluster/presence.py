@@ -11,14 +11,13 @@ from typing import Any, Final
 from atomlog.consumers.cluster.channel import ChannelServer
 from atomlog.consumers.cluster.control import Control, ControlTopic
 from atomlog.consumers.cluster.credentials import Credentials
-from atomlog.consumers.cluster.holdings import projection_reports
 from atomlog.consumers.cluster.reading import ReadService
 from atomlog.consumers.cluster.reports import NodeReport
 from atomlog.consumers.follower import Follower
 from atomlog.consumers.generations import GenerationDirectory
 from atomlog.consumers.indexes import OpenIndexes
 from atomlog.consumers.parts import PROJECTIONS, Parts
-from atomlog.consumers.processes import process_id
+from atomlog.consumers.standing import Lately, consumer_report, partitions_of
 from atomlog.kernel.errors import fail
 from atomlog.projections.read.pins import Pins
 from atomlog.projections.read.positions import VERSION_PINNED
@@ -36,6 +35,7 @@ class Presence:
         """Use `open`."""
         self._parts = parts
         self._followers = followers
+        self._lately = Lately(parts)
         self._node = parts.machine.randomness.token(16)
         self._name = f"consumer {self._node.hex()[:NAME_HEX]}"
         self._server: ChannelServer | None = None
@@ -97,24 +97,17 @@ class Presence:
 
     async def report(self) -> NodeReport:
         """Where this process stands."""
-        machine = self._parts.machine
         await self._attach_new()
         views: Sequence[Any] = self._followers if self._views is None else list(self._views.values())
-        return NodeReport(
-            node=self._node,
-            name=self._name,
-            role="consumer",
-            endpoint=self.endpoint,
-            pid=process_id(),
-            at_us=machine.clock.now_us(),
-            projections=await projection_reports(views),
-            disk_free_bytes=machine.files.free_bytes(self._parts.directory),
-            disk_reserve_bytes=self._parts.settings.disk_reserve_bytes,
+        recent = self._lately.known(partitions_of(views))
+        return await consumer_report(
+            self._parts, views, self._lately, recent, node=self._node, name=self._name, endpoint=self.endpoint
         )
 
     async def close(self) -> None:
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._control.close)
+            closing.push_async_callback(self._lately.close)
             if self._views is not None:
                 closing.push_async_callback(self._views.close)
             if self._server is not None:
