@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from atomlog.consumers.cluster.connections import Connections
 from atomlog.consumers.cluster.creation import NodeRequest, create_node
@@ -16,7 +16,6 @@ from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.kafka_topics import MIN_IN_SYNC, REPLICATION
 from atomlog.kernel.system import SystemFiles
 from tests.support.commands import until
-from tests.support.kafka import SharedBroker
 from tests.support.zygote import COMMAND, Forked, zygote
 
 WEAK: Final = (REPLICATION, MIN_IN_SYNC)
@@ -28,6 +27,13 @@ SETTINGS: Final = {
     "ATOMLOG_ALLOW_WEAK": ",".join(WEAK),
 }
 AGAIN: Final = ("NOT_OWNER", "IN_DOUBT", "KAFKA_UNAVAILABLE", "OVERLOADED")
+
+
+class Reached(Protocol):
+    """Brokers, or a way to them."""
+
+    @property
+    def bootstrap(self) -> str: ...
 
 
 @dataclass
@@ -76,7 +82,7 @@ class Kernel:
 class Kernels:
     """Nodes of one store below one directory. Use as a context manager: no process outlives it."""
 
-    def __init__(self, root: Path, kafka: SharedBroker, prefix: str, *, partitions: int = 1, **of_store: Any) -> None:
+    def __init__(self, root: Path, kafka: Reached, prefix: str, *, partitions: int = 1, **of_store: Any) -> None:
         """`of_store`: more of a NodeRequest."""
         self._root = root
         self._request = NodeRequest(

@@ -7,6 +7,7 @@ import asyncio
 
 import pytest
 
+from atomlog.kernel.log.faults import ReadFault
 from tests.simulation.elections import BACKOFF_S, LEASE_S, ElectingNode, World, electing, seconds
 
 SEEDS = range(4)
@@ -199,6 +200,27 @@ def test_a_partition_that_is_meant_for_a_node_goes_to_it_when_all_start_at_once(
         await asyncio.sleep(20)
         assert [one.process.name for one in world.owners()] == ["n3"]
         assert len(world.claims()) == 1
+
+    electing(seed, scenario)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_standby_that_cannot_read_the_log_does_not_claim_until_it_has_listened_again(seed: int) -> None:
+    async def scenario(world: World) -> None:
+        owner = world.node("owner")
+        await world.an_owner()
+        world.node("other")
+        await asyncio.sleep(3)
+        world.server.script_reads(*[ReadFault.STALLS] * 100, reader="other")
+        await asyncio.sleep(1)
+        owner.kill()
+        await asyncio.sleep(30)
+        assert not world.owners()
+        world.server.heal()
+        world.server.let_go()
+        other, took_s = await seconds(world.loop, world.an_owner())
+        assert other.process.name == "other"
+        assert LEASE_S <= took_s <= TAKEOVER_S
 
     electing(seed, scenario)
 

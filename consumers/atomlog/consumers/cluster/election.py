@@ -150,7 +150,7 @@ class Election:
             self._draw()
         # Silence counts only while somebody listened: not while this process, or the log, stood still.
         if self._watched_us == 0 or facts.end_read_us - self._end_read_us > self._lease_us:
-            self._watched_us = facts.end_read_us
+            self._watched_us = now_us
         self._end_read_us = facts.end_read_us
 
     def _budget_us(self, now_us: int) -> int:
