@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.data import test_data as test_data
 from tests.support.deployments import KINDS, Deployment, Shape, deploy
+from tests.support.kafka import SharedBroker
 
 _NUMBERS = itertools.count(1)
 
@@ -26,9 +27,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that share a store run in one worker (with `--dist loadgroup`), so that it is made once."""
     for item in items:
         here = item.path.parent == Path(__file__).parent
+        if here and isinstance(item, pytest.Function) and _kind(item) in KINDS and KINDS[_kind(item)].needs_broker:
+            item.add_marker("kafka")
         if here and isinstance(item, pytest.Function) and "deployment" in item.fixturenames:
-            kind = item.callspec.params["deployment"]
-            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {kind}"))
+            item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {_kind(item)}"))
+
+
+def _kind(item: pytest.Function) -> str:
+    """The deployment that a test runs on; empty where it chooses none."""
+    chosen = item.callspec.params if hasattr(item, "callspec") else {}
+    return str(chosen.get("deployment", chosen.get("kind", "")))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -54,9 +62,17 @@ def deployment(
 ) -> Iterator[Deployment]:
     """A running store, one for all tests of a module. Each test writes to a `space` of its own."""
     folder: Path = tmp_path_factory.mktemp(request.param)
-    deployed = runner.run(deploy(request.param, folder, shape))
+    broker = request.getfixturevalue("kafka") if KINDS[request.param].needs_broker else None
+    deployed = runner.run(deploy(request.param, folder, shape, broker=broker))
     yield deployed
     runner.run(deployed.close())
+
+
+@pytest.fixture
+def broker(request: pytest.FixtureRequest) -> SharedBroker | None:
+    """For a test that deploys a `kind` itself."""
+    needs_broker = KINDS[request.getfixturevalue("kind")].needs_broker
+    return request.getfixturevalue("kafka") if needs_broker else None
 
 
 @pytest.fixture

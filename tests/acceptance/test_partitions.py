@@ -167,13 +167,13 @@ async def test_an_atom_of_another_partition_is_referred_to_and_not_changed(deplo
     spread = Spread(deployment, space)
     await spread.plant()
     there = spread.made[1][0]
-    ends = [await deployment.end(partition) for partition in range(PARTITIONS)]
+    before = [await deployment.batches(partition) for partition in range(PARTITIONS)]
     error = await refused(deployment.write(spread.spaces[0], [revise(there, {"text": "no"})]), "ATOMICITY_UNAVAILABLE")
     assert spread.spaces[1] in error.message
     guard = {"type": "head", "atom": there["atom"], "revision": there["revision"]}
     guarded = deployment.write(spread.spaces[0], [source("guarded")], preconditions=[guard])
     await refused(guarded, "CONSISTENCY_UNAVAILABLE")
-    assert [await deployment.end(partition) for partition in range(PARTITIONS)] == ends
+    assert [await deployment.batches(partition) for partition in range(PARTITIONS)] == before
     nobody = "01980000-0000-7000-8000-0000000000ff"
     missing = await refused(
         deployment.write(spread.spaces[0], [membership(spread.group, nobody)]), "REFERENCE_UNAVAILABLE"

@@ -109,14 +109,14 @@ async def test_F07_an_include_cycle_is_refused_before_anything_is_published(depl
 
     changes = [including("a", "@a", "@b"), including("b", "@b", "@c"), including("c", "@c", "@a")]
     await deployment.write(space, [source("so that the partition has an owner")])
-    end = await deployment.end(deployment.partition(space))
+    batches = await deployment.batches(deployment.partition(space))
 
     error = await refused(deployment.write(space, changes), "INCLUDE_CYCLE")
     (found,) = error.details
     assert set(found["cycle"]) == {"changes[0]", "changes[1]", "changes[2]"}
 
     await deployment.disturb()
-    assert await deployment.end(deployment.partition(space)) == end
+    assert await deployment.batches(deployment.partition(space)) == batches
     await deployment.current()
     read = await deployment.read(ids("key:a", "key:b", "key:c"), space=space)
     assert read.rows == []
@@ -129,7 +129,7 @@ async def test_F15_a_batch_that_cannot_be_atomic_is_refused_before_any_append(
     other = f"{space}-other"
     made = (await deployment.write(other, [source("of the other space")]))["results"][0]
     mine = (await deployment.write(space, [source("of this space", key="mine")]))["results"][0]
-    ends = [await deployment.end(partition) for partition in range(deployment.shape.partitions)]
+    before = [await deployment.batches(partition) for partition in range(deployment.shape.partitions)]
 
     one, two = source("one", key="new-1"), source("two", key="new-2")
     named = await refused(deployment.write(space, [one, {**two, "space": other}]), "ATOMICITY_UNAVAILABLE")
@@ -139,9 +139,9 @@ async def test_F15_a_batch_that_cannot_be_atomic_is_refused_before_any_append(
         error = await refused(deployment.write(space, changes), "ATOMICITY_UNAVAILABLE")
         assert [found["path"] for found in error.details] == ["changes[2].atom"]
 
-    assert [await deployment.end(partition) for partition in range(deployment.shape.partitions)] == ends
+    assert [await deployment.batches(partition) for partition in range(deployment.shape.partitions)] == before
     await deployment.disturb()
-    assert [await deployment.end(partition) for partition in range(deployment.shape.partitions)] == ends
+    assert [await deployment.batches(partition) for partition in range(deployment.shape.partitions)] == before
     await deployment.current()
     read = await deployment.read(ids("key:mine", "key:new-1", "key:new-2"), space=space)
     assert read.versions == [(mine["atom"], mine["revision"])]
@@ -159,7 +159,7 @@ async def test_F19_a_key_with_the_same_content_gives_the_result_again_and_with_o
     # A retry is recognised though the head has moved on, after a restart, and from another process.
     await deployment.disturb()
     moved = await deployment.write(space, [revise(first["results"][0], {"text": "coffee"})])
-    end = await deployment.end(deployment.partition(space))
+    batches = await deployment.batches(deployment.partition(space))
     here = (await deployment.writer.write(batch)).to_dict()
     elsewhere = await deployment.write_from_elsewhere(batch)
     assert here == elsewhere == {**first, "replayed": True}
@@ -173,8 +173,6 @@ async def test_F19_a_key_with_the_same_content_gives_the_result_again_and_with_o
     answers = await asyncio.gather(*map(deployment.writer.write, rivals), return_exceptions=True)
     (loser,) = (one for one in answers if isinstance(one, AtomlogError))
     assert loser.code == "IDEMPOTENCY_MISMATCH"
-    end += 1
-
-    assert await deployment.end(deployment.partition(space)) == end
+    assert await deployment.batches(deployment.partition(space)) == batches + 1
     read = await deployment.read(history("key:tea"), space=space, at_least=moved["receipt"])
     assert [row["value"]["text"] for row in read.rows] == ["tea", "coffee"]

@@ -1,12 +1,14 @@
 """Stores to accept the program on: one directory, and who does what around it.
 
 `embedded-together`: one process writes, follows every projection and reads. `embedded-apart`: this process only
-writes, each projection has its own `atomlog consume`, a third process reads. Both give the same methods, so that a
-test does not know which one it runs on. Another log joins with another class in `KINDS`.
+writes, each projection has its own `atomlog consume`, a third process reads. `kafka`: as the latter, on a node of a
+shared store, whose partitions another node owns. All give the same methods, so that a test does not know which one it
+runs on.
 """
 
 import asyncio
 import signal
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,8 +23,10 @@ from atomlog.kernel.ids import format_id, partition_of
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.tail import Tail
 from atomlog.schemas.revision import decode_clear
+from tests.cluster.kernels import Kernel, Kernels
 from tests.support.brute import Brute, shown
 from tests.support.commands import Done, atomlog, until
+from tests.support.kafka import SharedBroker
 from tests.support.store_process import Shown, StoreProcess
 from tests.support.zygote import COMMAND, Forked, zygote
 
@@ -48,6 +52,8 @@ class Deployment(ABC):
     """
 
     kind: ClassVar[str]
+    needs_broker: ClassVar[bool] = False
+    recalls_snapshot: ClassVar[bool] = True  # a recall can be read in a snapshot, which is the default
     writer_is_disturbed: ClassVar[bool]  # nothing may be written during `disturb`
 
     def __init__(self, folder: Path, shape: Shape) -> None:
@@ -150,6 +156,14 @@ class Deployment(ABC):
     async def end(self, partition: int = 0) -> int:
         """The log's next position."""
         return await self.writer._parts.log.end(partition)
+
+    async def batches(self, partition: int = 0) -> int:
+        """How many batches of a partition count. A refused one leaves none, though perhaps a Fence."""
+        parts, count = self.writer._parts, 0
+        end, tail = await self.end(partition), Tail(parts.log, parts.config.genesis(partition))
+        while tail.checkpoint.position < end:
+            count += sum(record.kind == "Batch" for record in await tail.poll())
+        return count
 
     def partition(self, space: str) -> int:
         return partition_of(space, self.shape.partitions)
@@ -359,12 +373,72 @@ class Apart(Deployment):
         return self.reader
 
 
-KINDS: Final[Mapping[str, type[Deployment]]] = {kind.kind: kind for kind in (Together, Apart)}
+class OnKafka(Apart):
+    """A node where every projection has a process of its own, another process reads and this one writes.
+
+    What it writes goes to another node, `kernel`, which owns every partition, or to a second one after `move_owners`.
+    """
+
+    kind = "kafka"
+    needs_broker = True
+    recalls_snapshot = False
+
+    def __init__(self, folder: Path, shape: Shape, broker: SharedBroker) -> None:
+        super().__init__(folder, shape)
+        self.kernels = Kernels(
+            folder / "nodes",
+            broker,
+            f"t{uuid.uuid4().hex[:12]}",
+            partitions=shape.partitions,
+            shard_rows=shape.shard_rows,
+            vector_spaces=tuple(shape.vector_spaces),
+        )
+        self._owner: Kernel | None = None
+
+    async def start(self) -> None:
+        self._owner = await self._start_kernel("kernel")
+        self.directory = str(await self.kernels.directory("node"))
+        await self._start()
+
+    async def move_owners(self) -> None:
+        """Another kernel takes over every partition, and the one before ends."""
+        former = self._owner
+        assert former is not None, "the deployment is not started"
+        name = "kernel" if former.name != "kernel" else "other-kernel"
+        ended = asyncio.create_task(former.terminate())
+        self._owner = await self._start_kernel(name)
+        assert await ended == 0
+        self.kernels.running.remove(former)
+
+    async def close(self) -> None:
+        await super().close()
+        if self._owner is not None:
+            assert await self._owner.terminate() == 0, self._owner.events
+        await self.kernels.__aexit__()
+
+    async def _start_kernel(self, name: str) -> Kernel:
+        """Returns when it owns every partition."""
+        kernel = await self.kernels.start(name, environment=self.shape.environment)
+        await self.kernels.kept(kernel)
+        for partition in range(self.shape.partitions):
+            await self.kernels.owner(partition, [kernel])
+        return kernel
 
 
-async def deploy(kind: str, folder: Path, shape: Shape | None = None) -> Deployment:
-    """Make a store in a folder of its own and start everything around it."""
-    deployment = KINDS[kind](folder, shape or Shape())
+KINDS: Final[Mapping[str, type[Together | Apart]]] = {kind.kind: kind for kind in (Together, Apart, OnKafka)}
+
+
+async def deploy(
+    kind: str, folder: Path, shape: Shape | None = None, *, broker: SharedBroker | None = None
+) -> Deployment:
+    """Make a store in a folder of its own and start everything around it. `broker`: for kinds that need one."""
+    shape = shape or Shape()
+    deployment: Deployment
+    if kind == OnKafka.kind:
+        assert broker is not None, "ask for the fixture `kafka`"
+        deployment = OnKafka(folder, shape, broker)
+    else:
+        deployment = {Together.kind: Together, Apart.kind: Apart}[kind](folder, shape)
     try:
         await deployment.start()
     except BaseException:

@@ -26,7 +26,10 @@ from tests.support.commands import ROOT
 MESSAGE_BYTES_MAX: Final = 128 * 1024
 LINE_BYTES_MAX: Final = 64 * 1024 * 1024
 COMMAND: Final = "tests.support.zygote:command"  # the target that is the command line
-PRELOADED: Final = ("atomlog.consumers.cli.main", "atomlog.client", "tests.support.store_process")
+PRELOADED: Final = (
+    *("atomlog.consumers.cli.main", "atomlog.client", "tests.support.store_process"),
+    *("atomlog.consumers.cli.cluster", "atomlog.consumers.cluster.routed", "atomlog.consumers.cluster.presence"),
+)
 
 
 class Forked:
