@@ -161,30 +161,34 @@ class KafkaLog:
             return
         self._looked_us = now_us
         try:
-            facts = (await self._client.topics([self.topic]))[self.topic]
+            identity = await self._client.identity(self.topic)
         except UnavailableError:
             return  # reading tells by itself
-        if facts is None:
+        if identity is None:
             raise fail("STORE_NOT_FOUND", f"topic {self.topic} is not there any more: restore it")
+        topic_id, partitions = identity
         if self._topic_id is None:
-            self._topic_id = facts.topic_id
-        if facts.topic_id != self._topic_id:
+            self._topic_id = topic_id
+        if topic_id != self._topic_id:
             self._other_topic = self._made_anew()
             raise self._other_topic
-        self._compare(facts)
+        self._compare_partitions(partitions)
 
     def _made_anew(self) -> AtomlogError:
         message = f"topic {self.topic} was deleted and made anew"
         return fail("LOG_DIVERGED", f"{message}. Restore it, and rebuild what is derived from it")
 
     def _compare(self, facts: TopicFacts) -> None:
-        if facts.partitions != self.partitions:
-            added = facts.partitions - self.partitions
-            what = f"{added} partitions were added" if added > 0 else "it is another topic"
-            message = f"topic {self.topic} has {facts.partitions} partitions, this store {self.partitions}: {what}"
-            raise fail("LOG_MISMATCH", f"{message}. Partitions of a store never change: restore the topic")
+        self._compare_partitions(facts.partitions)
         if self._facts is not None and facts.topic_id != self._facts.topic_id:
             raise self._made_anew()
+
+    def _compare_partitions(self, found: int) -> None:
+        if found != self.partitions:
+            added = found - self.partitions
+            what = f"{added} partitions were added" if added > 0 else "it is another topic"
+            message = f"topic {self.topic} has {found} partitions, this store {self.partitions}: {what}"
+            raise fail("LOG_MISMATCH", f"{message}. Partitions of a store never change: restore the topic")
 
     async def _check_genesis(self, partition: int) -> None:
         """The first effective Claim must be of this log; none is there before the first owner came."""
@@ -214,7 +218,8 @@ class KafkaLog:
         self._check(partition)
         reader = self._readers.get(partition)
         if reader is None:
-            reader = self._readers[partition] = PartitionReader(self._client, self.topic, partition)
+            reader = PartitionReader(self._client, self.topic, partition, self.partitions)
+            self._readers[partition] = reader
         return reader
 
     def _check(self, partition: int) -> None:

@@ -18,7 +18,7 @@ from atomlog.kernel.log.cache import Group, GroupCache
 from atomlog.kernel.ports import LogRecord
 from atomlog.schemas.record import Malformed, Record, parse
 
-CACHE_BYTES_MAX: Final = 16 * 1024 * 1024  # of one partition
+CACHE_BYTES_MAX, CACHE_BYTES_MIN = 64 * 1024 * 1024, 1024 * 1024  # of all partitions of a log, and of each one
 RECORD_OVERHEAD_BYTES: Final = 120  # headers and framing of a record in a batch
 POLL_BYTES_MAX: Final = 1024 * 1024
 POLL_S: Final = 0.5  # how long the broker holds a question for what is new
@@ -30,11 +30,12 @@ OTHER_TOPIC: Final = ("LOG_DIVERGED", "STORE_NOT_FOUND")  # says that the topic 
 class PartitionReader:
     """Everything that is read of one partition, for any number of readers."""
 
-    def __init__(self, client: KafkaClient, topic: str, partition: int) -> None:
+    def __init__(self, client: KafkaClient, topic: str, partition: int, partitions: int) -> None:
         self._client = client
         self._topic = topic
         self._partition = partition
-        self._cache = GroupCache(CACHE_BYTES_MAX)
+        self._cache_bytes = max(CACHE_BYTES_MIN, CACHE_BYTES_MAX // partitions)
+        self._cache = GroupCache(self._cache_bytes)
         self._end = 0  # the highest that a broker has told
         self._grown: asyncio.Future[None] | None = None  # of who waits
         self._wanted = asyncio.Event()
@@ -155,7 +156,7 @@ class PartitionReader:
             )
         except AtomlogError as error:
             if error.code in OTHER_TOPIC:  # what is kept here may be of another history than what is there now
-                self._cache, self._end = GroupCache(CACHE_BYTES_MAX), 0
+                self._cache, self._end = GroupCache(self._cache_bytes), 0
             raise
 
     def _keep(self, page: Page, position: int) -> Group | None:
