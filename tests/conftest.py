@@ -5,9 +5,9 @@ import os
 import pytest
 from hypothesis import settings
 
-from tests.support.kafka import kafka, kafka_prefix
+from tests.support.kafka import kafka, kafka_prefix, pytest_runtest_makereport
 
-__all__ = ["kafka", "kafka_prefix"]  # fixtures of every folder
+__all__ = ["kafka", "kafka_prefix", "pytest_runtest_makereport"]  # of every folder
 
 # Time limits belong to pytest-timeout: a slow machine must not make a property fail.
 settings.register_profile("default", deadline=None, print_blob=True)

@@ -199,6 +199,7 @@ def test_when_a_start_fails_nothing_runs(tmp_path: Path) -> None:
 
 
 def test_a_broker_dies_with_the_process_that_started_it_even_when_it_is_paused(tmp_path: Path) -> None:
+    required_runtime()
     holder = run_python(HELD, str(tmp_path))
     try:
         pid = int(said(holder))
@@ -214,6 +215,7 @@ def test_a_broker_dies_with_the_process_that_started_it_even_when_it_is_paused(t
 @pytest.mark.xdist_group("own-broker")
 def test_a_shared_broker_lives_as_long_as_one_of_its_users(tmp_path: Path) -> None:
     """The first leaves, another is killed, a third comes: the same broker. When that one leaves it is gone."""
+    required_runtime()
     first = run_python(SHARED, str(tmp_path))
     address, pid = said(first).split()
     second, third = run_python(SHARED, str(tmp_path)), run_python(SHARED, str(tmp_path))

@@ -7,7 +7,7 @@ needs a broker is skipped with one line that says what to install, or fails if A
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from deploy.kafka.brokers import OPEN, Brokers, Security
 from deploy.kafka.node import NodeSpec, hold
 from deploy.kafka.runtime import Runtime, missing, prepare
 
+NOT_TESTED = "NOT TESTED: NOTHING ON APACHE KAFKA"
 # A worker that leaves before the others leaves its child process to them, so nobody waits for it here.
 _left_to_others: list[Brokers] = []
 
@@ -46,7 +47,16 @@ def required_runtime() -> Runtime:
         return prepare()
     if os.environ.get("ATOMLOG_REQUIRE_KAFKA") == "1":
         pytest.fail(f"ATOMLOG_REQUIRE_KAFKA=1, and {needed}", pytrace=False)
-    pytest.skip(f"NOT TESTED: NOTHING ON APACHE KAFKA: {needed}")
+    pytest.skip(f"{NOT_TESTED}: {needed}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """All that is skipped for want of a broker is one line of the summary, which folds what has one place."""
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple) and NOT_TESTED in report.longrepr[2]:
+        report.longrepr = (__file__, required_runtime.__code__.co_firstlineno, report.longrepr[2])
+    return report
 
 
 def own_brokers(
