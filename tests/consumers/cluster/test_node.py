@@ -115,6 +115,7 @@ async def test_a_partition_is_moved_to_the_named_node_through_any_node_while_wri
         writers = [asyncio.create_task(insist(number)) for number in range(4)]
         await until(lambda: len(accepted) > 20, "writes go on")
         moved = await made.ask(standby, "move", partition=0, to=standby.node.name)
+        assert moved.keys() == {"partition", "term", "node", "endpoint"}
         assert (moved["node"], moved["endpoint"]) == (standby.node.name, standby.endpoint)
         assert standby.owns()
         assert not owner.owns()
