@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Final
 
 import click
 
@@ -10,10 +11,17 @@ from atomlog.consumers.cli.session import Session, example, run, say, settings, 
 from atomlog.consumers.cluster.inbox_admin import InboxAdmin, access_commands
 from atomlog.consumers.cluster.inbox_registry import RIGHTS, Registration
 from atomlog.consumers.machine import KAFKA_TOML, Machine
+from atomlog.consumers.paths import checked_path
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel.errors import fail
 from atomlog.kernel.kafka_client import KafkaClient
 from atomlog.kernel.kafka_config import KafkaConfig
+
+_AS: Final = click.option(
+    "--kafka-config",
+    metavar="FILE",
+    help="Connect as this kafka.toml says: as one who may make topics.  [default: the node's]",
+)
 
 
 @click.group()
@@ -33,15 +41,18 @@ def inbox() -> None:
     type=click.Choice(RIGHTS),
     help="What it may do beside write: mark-source, say that what it writes is a source. Repeatable.",
 )
+@_AS
 @with_session
-def create(session: Session, principal: str, *, partitions: int | None, rights: Sequence[str]) -> None:
+def create(
+    session: Session, principal: str, *, partitions: int | None, rights: Sequence[str], kafka_config: str | None
+) -> None:
     """Make the two topics of a principal and register them; again, to change its rights."""
 
     async def work() -> tuple[Registration, list[str]]:
-        async with _admin(session) as admin:
+        async with _admin(session, kafka_config) as admin:
             made = await admin.create(principal, partitions=partitions, rights=frozenset(rights))
-            config = admin.client.config
-            return made, access_commands(made, config.bootstrap, config.sasl_username)
+            kernel_user = _config(session, Machine()).sasl_username
+            return made, access_commands(made, admin.prefix, admin.client.config.bootstrap, kernel_user)
 
     made, commands = run(work())
     if session.as_json:
@@ -54,12 +65,13 @@ def create(session: Session, principal: str, *, partitions: int | None, rights: 
 
 
 @inbox.command("list", epilog=example("atomlog inbox list"))
+@_AS
 @with_session
-def list_(session: Session) -> None:
+def list_(session: Session, *, kafka_config: str | None) -> None:
     """The inboxes that there are."""
 
     async def work() -> Sequence[Registration]:
-        async with _admin(session) as admin:
+        async with _admin(session, kafka_config) as admin:
             return await admin.all()
 
     found = run(work())
@@ -73,12 +85,13 @@ def list_(session: Session) -> None:
 
 @inbox.command(epilog=example("atomlog inbox delete crawler"))
 @click.argument("principal", metavar="PRINCIPAL")
+@_AS
 @with_session
-def delete(session: Session, principal: str) -> None:
+def delete(session: Session, principal: str, *, kafka_config: str | None) -> None:
     """End a registration: no kernel takes requests from there any more. The topics stay until they are deleted."""
 
     async def work() -> tuple[Registration, str]:
-        async with _admin(session) as admin:
+        async with _admin(session, kafka_config) as admin:
             return await admin.delete(principal), ",".join(admin.client.config.bootstrap)
 
     gone, bootstrap = run(work())
@@ -105,20 +118,25 @@ def _show(one: Registration) -> None:
 
 
 @asynccontextmanager
-async def _admin(session: Session) -> AsyncIterator[InboxAdmin]:
+async def _admin(session: Session, kafka_config: str | None) -> AsyncIterator[InboxAdmin]:
     """What makes inboxes of the shared store that this node belongs to."""
     machine = Machine()
     config = StoreConfig.load(machine.files, session.directory)
     if config.kafka is None:
         what = "is a store of its own, not a node of one on Kafka; inboxes are topics"
         raise fail("INVALID_INPUT", f"{session.directory} {what}; see `atomlog init --kafka`")
-    brokers = KafkaConfig.load(machine.files, f"{session.directory}/{KAFKA_TOML}", machine.environment)
-    client = KafkaClient(brokers, timeout_s=settings().kafka_timeout_ms / 1_000)
+    client = KafkaClient(_config(session, machine, kafka_config), timeout_s=settings().kafka_timeout_ms / 1_000)
     try:
         await client.start()
         yield InboxAdmin(client=client, prefix=config.kafka.prefix, clock=machine.clock)
     finally:
         await client.close()
+
+
+def _config(session: Session, machine: Machine, path: str | None = None) -> KafkaConfig:
+    """How the node connects, or what another file says."""
+    path = checked_path(path or f"{session.directory}/{KAFKA_TOML}", "kafka_config")
+    return KafkaConfig.load(machine.files, path, machine.environment)
 
 
 COMMANDS = (inbox,)

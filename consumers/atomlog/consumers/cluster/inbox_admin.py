@@ -178,7 +178,7 @@ def _number(topic: TopicFacts, name: str) -> int:
     return int(text) if text.lstrip("-").isdecimal() else 0
 
 
-def access_commands(one: Registration, bootstrap: Sequence[str], kernel_user: str | None) -> list[str]:
+def access_commands(one: Registration, prefix: str, bootstrap: Sequence[str], kernel_user: str | None) -> list[str]:
     """What gives Write to the principal alone, Read of the outcomes to it, and the kernels what they need."""
     acl = f"kafka-acls.sh --bootstrap-server {','.join(bootstrap)} --add"
     producer, kernel = f"User:{one.principal}", f"User:{kernel_user or 'KERNEL'}"
@@ -186,7 +186,8 @@ def access_commands(one: Registration, bootstrap: Sequence[str], kernel_user: st
         f"{acl} --allow-principal {producer} --operation Write --operation Describe --topic {one.topic}",
         f"{acl} --allow-principal {producer} --operation Read --operation Describe --topic {one.results}",
         f"{acl} --allow-principal {producer} --operation Read --group {one.principal} --resource-pattern-type prefixed",
-        f"{acl} --allow-principal {kernel} --operation Read --operation DescribeConfigs --topic {one.topic}",
+        f"{acl} --allow-principal {kernel} --operation Read --operation DescribeConfigs --topic {one.topic}"
+        f" --topic {registry_topic(prefix)}",
         f"{acl} --allow-principal {kernel} --operation Read --operation Write --operation DescribeConfigs"
         f" --topic {one.results}",
     ]
