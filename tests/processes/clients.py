@@ -20,18 +20,19 @@ from tests.acceptance.writing import membership, source
 
 PAUSE_S: Final = 0.02
 STOP: Final = "stop"
-TRANSIENT: Final = ("IN_DOUBT", "OVERLOADED", "NOT_OWNER", "STORE_LOCKED")
+TRANSIENT: Final = ("IN_DOUBT", "OVERLOADED", "NOT_OWNER", "STORE_LOCKED", "KAFKA_UNAVAILABLE")
 
 Batch = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What became of one batch: its result, or the code it was refused with."""
+    """What became of one batch: its result, or the code it was refused with and the head that it named."""
 
     batch: Batch
     result: dict[str, Any] | None
     refused: str | None
+    head: str | None = None
 
 
 class Journal:
@@ -62,7 +63,9 @@ class Journal:
             if "ask" in line:
                 asked = line["ask"]
             elif asked is not None:
-                found.append(Told(batch=asked, result=line.get("result"), refused=line.get("refused")))
+                found.append(
+                    Told(batch=asked, result=line.get("result"), refused=line.get("refused"), head=line.get("head"))
+                )
                 asked = None
         return found
 

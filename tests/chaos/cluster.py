@@ -1,0 +1,244 @@
+"""Three brokers, kernels, consumers and clients, each a process, and proxies between them and the brokers.
+
+Clients keep journals (`tests.processes.clients`): what they asked, what they were told. They go on when they are
+killed, and stop when they are asked to.
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from atomlog.consumers.cluster.creation import NodeRequest
+from atomlog.consumers.parts import PROJECTIONS
+from atomlog.consumers.store import AsyncStore
+from deploy.kafka.brokers import Brokers
+from deploy.kafka.node import NodeSpec
+from tests.acceptance.writing import collection
+from tests.chaos.proxy import Proxy
+from tests.cluster.kernels import Kernel, Kernels
+from tests.processes.clients import STOP, Journal, Told
+from tests.support.commands import atomlog, until
+from tests.support.kafka import own_brokers
+from tests.support.zygote import COMMAND, Forked, zygote
+
+PARTITIONS: Final = 2
+CLIENTS: Final = 8
+STORE_CLIENTS: Final = (0, 2, 4, 6)  # through the store; the others through the inbox
+PRINCIPAL: Final = "crew"
+KERNELS: Final = ("k1", "k2")
+CONSUMERS: Final = {"left": ("ids", "relations", "postings", "vectors"), "ids": ("ids",), "rest": PROJECTIONS[1:]}
+DIRECTORIES: Final = {"left": "replica-a", "ids": "replica-b", "rest": "replica-b"}  # of the consumers
+LIVE_S: Final = 90.0  # at this scale clients are answered again within so long after a fault is over
+# Bounds of the test: leases and time-outs of a second or two instead of many.
+SETTINGS: Final = {
+    "ATOMLOG_LEASE_MS": "2500",
+    "ATOMLOG_HEARTBEAT_MS": "400",
+    "ATOMLOG_STANDBY_BACKOFF_MS": "800",
+    "ATOMLOG_KAFKA_TIMEOUT_MS": "4000",
+    "ATOMLOG_WRITE_TIMEOUT_MS": "12000",
+    "ATOMLOG_NODE_CALL_TIMEOUT_MS": "12000",
+    "ATOMLOG_METADATA_REFRESH_MS": "3000",
+    "ATOMLOG_REPORT_MS": "400",
+}
+
+
+@dataclass(kw_only=True)
+class Client:
+    """One process of several clients."""
+
+    target: str
+    numbers: Sequence[int]
+    process: Forked
+
+
+class Cluster:
+    """`async with Cluster(folder, seed) as cluster`: everything runs; nothing is left when it is over."""
+
+    def __init__(self, folder: Path, seed: str) -> None:
+        self.folder = folder
+        self.seed = seed
+        self.chance = random.Random(seed)
+        self.prefix = "chaos"
+        self.proxies = [Proxy() for _ in range(3)]
+        self.brokers: Brokers
+        self.kernels: Kernels
+        self.running: dict[str, Kernel] = {}
+        self.consumers: dict[str, Forked] = {}
+        self.clients: dict[str, Client] = {}
+        self.shared: dict[int, dict[str, Any]] = {}  # client → the result that made the atom it revises
+        self.first: list[Told] = []
+
+    @property
+    def topic(self) -> str:
+        return f"{self.prefix}.atoms"
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+        for number, kernel in enumerate(self.kernels.running):
+            lines = [json.dumps(event) for event in kernel.events]
+            (self.folder / f"{kernel.name}-{number}.events").write_text("\n".join(lines) + "\n", "utf-8")
+
+    # -- processes
+
+    async def start_kernel(self, name: str, **environment: str) -> None:
+        kernel = await self.kernels.start(name, environment={**SETTINGS, **environment})
+        self.running[name] = kernel
+
+    async def start_consumer(self, name: str, **environment: str) -> None:
+        directory = await self.kernels.directory(DIRECTORIES[name])
+        command = ("consume", *CONSUMERS[name], "--wait", "--store", str(directory), "--listen", "127.0.0.1:0")
+        log = self.folder / f"{name}.log"
+        self.consumers[name] = await zygote().fork(
+            COMMAND, *command, log=log, environment={**SETTINGS, **environment}, logs_stdout=True
+        )
+
+    async def start_clients(self, name: str, target: str, numbers: Sequence[int]) -> None:
+        spaces = {number: self.space(number) for number in numbers}
+        shared = {number: self.shared[number] for number in numbers}
+        where = str(await self.kernels.directory("clients")) if "store" in name else self.bootstrap
+        arguments = (where, str(self.folder), list(numbers), self.seed, _texts(spaces), _texts(shared))
+        process = await zygote().fork(target, *arguments, log=self.folder / f"{name}.log", environment=SETTINGS)
+        self.clients[name] = Client(target=target, numbers=numbers, process=process)
+
+    async def owner(self, partition: int) -> Kernel:
+        return await self.kernels.owner(partition, among=list(self.running.values()))
+
+    def space(self, number: int) -> str:
+        """Two clients share a space, and its atom: they meet each other's conflicts."""
+        return f"space-{number // 2}"
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{proxy.port}" for proxy in self.proxies)
+
+    # -- what clients are told
+
+    async def live(self, what: str) -> float:
+        """Until every client has been told something more: the seconds that took; the test fails after `LIVE_S`."""
+        loop = asyncio.get_running_loop()
+        begun, before = loop.time(), self._answers()
+        while True:
+            now = self._answers()
+            if all(now[number] >= before[number] + 2 for number in range(CLIENTS)):
+                return loop.time() - begun
+            waiting = [number for number in range(CLIENTS) if now[number] < before[number] + 2]
+            assert loop.time() - begun < LIVE_S, f"{what}: clients {waiting} are not answered; see {self.folder}"
+            await asyncio.sleep(0.1)
+
+    async def answers(self, count: int) -> None:
+        """Until clients have been told of so many more."""
+        wanted = sum(self._answers().values()) + count
+        await until(lambda: sum(self._answers().values()) >= wanted, f"{count} more answers; see {self.folder}")
+
+    async def stop_clients(self) -> list[Told]:
+        """They finish what they began. Everything that was told."""
+        (self.folder / STOP).touch()
+        for name, client in self.clients.items():
+            code = await client.process.wait()
+            assert code == 0, f"{name} ended with {code}:\n{(self.folder / f'{name}.log').read_text()[-4_000:]}"
+        told = [told for number in range(CLIENTS) for told in Journal(self.folder, number).told()]
+        return [*self.first, *told]
+
+    # -- inside
+
+    def _answers(self) -> dict[int, int]:
+        """Client → lines of its journal: two for each batch."""
+        paths = {number: self.folder / f"{number}.journal" for number in range(CLIENTS)}
+        return {number: path.read_bytes().count(b"\n") if path.exists() else 0 for number, path in paths.items()}
+
+    async def _start(self) -> None:
+        for proxy in self.proxies:
+            await proxy.start()
+        ports = iter(self.proxies)
+        self.brokers = own_brokers(self.folder / "brokers", count=3, shape=lambda spec: _behind(next(ports), spec))
+        await asyncio.to_thread(self.brokers.start)
+        self.kernels = _Kernels(self.folder, self, self.prefix)
+        for name in KERNELS:
+            await self.start_kernel(name)
+        await self.kernels.kept(*self.running.values())
+        for partition in range(PARTITIONS):
+            await self.owner(partition)
+        for name in CONSUMERS:
+            await self.start_consumer(name)
+        made = await atomlog(
+            "inbox",
+            "create",
+            PRINCIPAL,
+            "--partitions",
+            "2",
+            "--store",
+            str(await self.kernels.directory("k1")),
+            "--right",
+            "mark-source",
+            environment=SETTINGS,
+        )
+        assert made.code == 0, made.err
+        await self._make_shared()
+        half = len(STORE_CLIENTS) // 2
+        await self.start_clients("store-1", "tests.chaos.store_clients:main", STORE_CLIENTS[:half])
+        await self.start_clients("store-2", "tests.chaos.store_clients:main", STORE_CLIENTS[half:])
+        others = [number for number in range(CLIENTS) if number not in STORE_CLIENTS]
+        await self.start_clients("inbox-1", "tests.chaos.inbox_clients:main", others[:half])
+        await self.start_clients("inbox-2", "tests.chaos.inbox_clients:main", others[half:])
+        await self.live("at the start")
+
+    async def _make_shared(self) -> None:
+        directory = str(await self.kernels.directory("clients"))
+        async with await AsyncStore.open(directory, create=False, projections=(), follow=False) as store:
+            for number in range(0, CLIENTS, 2):
+                batch = {"space": self.space(number), "idempotency_key": "first", "changes": [collection("shared")]}
+                made = (await store.write(batch)).to_dict()
+                self.first.append(Told(batch=batch, result=made, refused=None))
+                self.shared[number] = self.shared[number + 1] = made["results"][0]
+
+    async def _close(self) -> None:
+        for client in self.clients.values():
+            await _killed(client.process)
+        for process in self.consumers.values():
+            await _killed(process)
+        if hasattr(self, "kernels"):
+            await self.kernels.__aexit__()
+        if hasattr(self, "brokers"):
+            await asyncio.to_thread(self.brokers.close)
+        for proxy in self.proxies:
+            await proxy.close()
+
+
+class _Kernels(Kernels):
+    """Nodes of a store that may lose a broker."""
+
+    def __init__(self, root: Path, cluster: Cluster, prefix: str) -> None:
+        super().__init__(root, cluster, prefix, partitions=PARTITIONS)
+        self._request = NodeRequest(
+            bootstrap=cluster.bootstrap, prefix=prefix, partitions=PARTITIONS, blobs=str(root / "blobs")
+        )
+
+
+async def _killed(process: Forked) -> None:
+    if process.returncode is None:
+        await process.killed()
+
+
+def _behind(proxy: Proxy, spec: NodeSpec) -> NodeSpec:
+    proxy.target = ("127.0.0.1", spec.port)
+    return replace(spec, advertised=f"127.0.0.1:{proxy.port}")
+
+
+def _texts(found: dict[int, Any]) -> dict[str, Any]:
+    """Keys of JSON are text."""
+    return {str(number): one for number, one in found.items()}

@@ -1,0 +1,138 @@
+"""One run: a schedule of faults, and at the end everything held against the log."""
+
+import asyncio
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from atomlog.consumers.parts import PROJECTIONS
+from atomlog.consumers.store import AsyncStore
+from tests.chaos import check
+from tests.chaos.cluster import CONSUMERS, PARTITIONS, SETTINGS, Cluster
+from tests.chaos.faults import FAULTS
+from tests.chaos.records import Log, read_log
+from tests.processes.clients import Told
+from tests.support.commands import atomlog
+
+TERMS_A_FAULT: int = 4  # of one partition, at most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """A seed, and the faults in their order. In a file it runs again."""
+
+    seed: str
+    faults: Sequence[str]
+
+    @classmethod
+    def drawn(cls, seed: str, count: int) -> "Schedule":
+        chance = random.Random(seed)
+        return cls(seed=seed, faults=[chance.choice(sorted(FAULTS)) for _ in range(count)])
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps({"seed": self.seed, "faults": list(self.faults)}) + "\n", "utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "Schedule":
+        found = json.loads(path.read_text("utf-8"))
+        return cls(seed=found["seed"], faults=found["faults"])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a run saw. `seconds`: fault → how long after it every client was answered again."""
+
+    seed: str
+    seconds: Mapping[str, float]
+    acknowledged: int
+    refused: int
+    voids: int
+    unreadable: int
+    terms: Mapping[int, int]
+
+
+async def run(folder: Path, schedule: Schedule) -> Report:
+    """AssertionError when something does not hold; the folder has the schedule, the journals and every log."""
+    schedule.save(folder / "schedule.json")
+    seconds: dict[str, float] = {}
+    async with Cluster(folder, schedule.seed) as cluster:
+        for name in schedule.faults:
+            await FAULTS[name](cluster)
+            taken = await cluster.live(f"after {name}")
+            seconds[name] = max(taken, seconds.get(name, 0.0))
+        told = await cluster.stop_clients()
+        return await _checked(cluster, schedule, told, seconds)
+
+
+async def _checked(cluster: Cluster, schedule: Schedule, told: Sequence[Told], seconds: Mapping[str, float]) -> Report:
+    # 1. One more change of hands: what is void by now has lost its keys after it.
+    for partition in range(PARTITIONS):
+        await _move(cluster, partition)
+    store_directory = str(await cluster.kernels.directory("replica-a"))
+    async with await AsyncStore.open(store_directory, create=False, follow=False) as store:
+        # 2. The log, read without the program, against what everybody was told.
+        log = await read_log(cluster.bootstrap, cluster.topic, store.config.log_id, PARTITIONS)
+        check.acknowledged_once(log, told)
+        check.one_chain_per_atom(log)
+        refused = check.refusals_rest_on_the_log(log, told)
+        check.bounded_terms(log, TERMS_A_FAULT * (len(schedule.faults) + 2))
+        # 3. Keys, receipts, indexes.
+        await store.wait_until_current(60.0)
+        unreadable = await check.keys_of_voids_are_destroyed(log, store._parts.keys)
+        await _receipts_replay(store, cluster)
+    await _replicas_agree(cluster)
+    return _report(schedule, log, told, seconds, refused, unreadable)
+
+
+async def _move(cluster: Cluster, partition: int) -> None:
+    owner = await cluster.owner(partition)
+    other = next(kernel for kernel in cluster.running.values() if kernel is not owner)
+    asked = ("move", "owner", "--store", str(other.directory), "--partition", str(partition), "--to", other.name)
+    done = await atomlog(*asked, environment=SETTINGS)
+    assert done.code == 0, done.err
+
+
+async def _receipts_replay(store: AsyncStore, cluster: Cluster) -> None:
+    for number, made in cluster.shared.items():
+        page = await store.history(made["atom"], limit=1_000)
+        again = await store.replay(page.receipt)
+        assert again.body() == page.body(), f"client {number}: a receipt replays to other bytes"
+
+
+async def _replicas_agree(cluster: Cluster) -> None:
+    digests: dict[str, Any] = {}
+    for replica in ("replica-a", "replica-b"):
+        directory = str(await cluster.kernels.directory(replica))
+        async with await AsyncStore.open(directory, create=False, follow=False) as store:
+            await store.wait_until_current(60.0)
+        verified = await atomlog("verify", *PROJECTIONS, "--json", "--store", directory, environment=SETTINGS)
+        assert verified.code == 0, verified.out + verified.err
+        reports = [json.loads(line) for line in verified.out.splitlines()]
+        digests[replica] = {
+            (report["name"], partition, report["positions"][partition]): digest
+            for report in reports
+            for partition, digest in report["digests"].items()
+        }
+    assert digests["replica-a"].keys() == digests["replica-b"].keys(), f"{CONSUMERS} stand at other positions"
+    check.replicas_agree(digests)
+
+
+def _report(
+    schedule: Schedule, log: Log, told: Sequence[Told], seconds: Mapping[str, float], refused: int, unreadable: int
+) -> Report:
+    return Report(
+        seed=schedule.seed,
+        seconds=seconds,
+        acknowledged=sum(one.result is not None for one in told),
+        refused=refused,
+        voids=sum(log.model.voids.values()),
+        unreadable=unreadable,
+        terms={partition: len(positions) for partition, positions in log.terms.items()},
+    )
+
+
+def main(folder: Path, schedule: Schedule) -> Report:
+    return asyncio.run(run(folder, schedule))
