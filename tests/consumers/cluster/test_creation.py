@@ -69,7 +69,9 @@ async def test_the_first_makes_the_store_and_the_others_join_it(
 async def test_what_was_asked_for_and_is_otherwise_is_refused(
     tmp_path: Path, kafka: SharedBroker, kafka_prefix: str
 ) -> None:
-    await made(tmp_path / "1", request(kafka, kafka_prefix, partitions=2))
+    error = await refused(tmp_path / "1", request(kafka, kafka_prefix, allow_weak=()))
+    assert (error.code, "--allow-weak" in error.message) == ("STORE_UNSAFE", True)
+    await made(tmp_path / "1", request(kafka, kafka_prefix, partitions=2))  # nothing was made before
     for wrong in ({"partitions": 3}, {"shard_rows": 7}, {"vector_spaces": ("hashing/1/64/cosine",)}):
         error = await refused(tmp_path / "2", request(kafka, kafka_prefix, **wrong))
         assert (error.code, "--prefix" in error.message) == ("INVALID_INPUT", True)

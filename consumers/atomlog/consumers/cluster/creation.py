@@ -29,7 +29,7 @@ from atomlog.consumers.store_config import (
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.errors import fail
 from atomlog.kernel.ids import HASH_VERSION, invalid
-from atomlog.kernel.kafka_client import KafkaClient, TopicFacts
+from atomlog.kernel.kafka_client import KafkaClient, NewTopic, TopicFacts
 from atomlog.kernel.kafka_config import KafkaConfig
 from atomlog.kernel.kafka_topics import (
     REPLICAS,
@@ -160,7 +160,10 @@ class _Cluster:
         """Make what topics are absent, and say what the store is; another one's word may stand there by then."""
         wanted = self.request.partitions or PARTITIONS
         facts = await self._facts()
-        await self.client.create_topics([one.new for one in self._specs(wanted) if facts[one.new.name] is None])
+        absent = [one.new for one in self._specs(wanted) if facts[one.new.name] is None]
+        planned = {new.name: _as_made(new) for new in absent}
+        check_topics({**facts, **planned}, self._specs(wanted)[:2], self.weak)  # before anything is made
+        await self.client.create_topics(absent)
         facts = await self._facts()
         log = facts[self.names.atoms]
         partitions = wanted if log is None or self.request.partitions is not None else log.partitions
@@ -201,6 +204,17 @@ class _Cluster:
             if (await self.client.bounds(self.names.atoms, partition))[1] > 0:
                 return True
         return False
+
+
+def _as_made(new: NewTopic) -> TopicFacts:
+    """What the brokers will say of a topic that they make as asked."""
+    return TopicFacts(
+        name=new.name,
+        topic_id=bytes(16),
+        partitions=new.partitions,
+        replication=new.replication,
+        settings=new.settings,
+    )
 
 
 def _check(request: NodeRequest) -> None:
