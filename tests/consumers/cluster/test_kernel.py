@@ -37,6 +37,24 @@ async def test_where_it_listens_is_a_host_and_a_port(embedded: str, listen: str)
     assert refused.value.code == "INVALID_INPUT"
 
 
+@pytest.mark.parametrize(
+    ("wrong", "path"),
+    [
+        ({"listen": "0.0.0.0:1"}, "advertise"),
+        ({"listen": "[::]:1"}, "advertise"),
+        ({"listen": "0.0.0.0:1", "advertise": "host:1"}, "advertise"),
+        ({"listen": "host:1", "advertise": ""}, "advertise"),
+        ({"listen": "host:1", "name": ""}, "name"),
+        ({"listen": "host:1", "name": "tls:host:1"}, "name"),
+        ({"listen": "host:1", "name": "a\nb"}, "name"),
+    ],
+)
+async def test_what_others_are_told_can_be_used_by_them(embedded: str, wrong: dict[str, Any], path: str) -> None:
+    with pytest.raises(AtomlogError) as refused:
+        await run_kernel(embedded, **wrong)
+    assert (refused.value.code, refused.value.details[0]["path"]) == ("INVALID_INPUT", path)
+
+
 async def test_the_page_of_a_kernel_counts_what_it_wrote(tmp_path: Path) -> None:
     made = Cluster(tmp_path)
     events: list[Mapping[str, Any]] = []

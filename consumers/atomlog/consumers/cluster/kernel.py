@@ -24,6 +24,7 @@ from atomlog.kernel.kafka_topics import parse_allow_weak
 from atomlog.kernel.settings import Settings
 
 NAME_MAX: Final = 200
+EVERYWHERE: Final = ("0.0.0.0", "::")
 _HOST: Final = re.compile(r"\[[0-9A-Fa-f:.%]{2,64}\]|[0-9A-Za-z._-]{1,253}")
 _ADDRESS: Final = re.compile(rf"({_HOST.pattern}):([0-9]{{1,5}})")
 
@@ -56,6 +57,8 @@ async def run_kernel(
     """
     machine, settings = machine or Machine(), settings or Settings()
     host, port = _address(listen, "listen")
+    advertised_host = _advertised(host, advertise)
+    name = None if name is None else _name(name)
     config = _shared_config(machine, directory)
     preferred = None if partitions is None else check_assignment(partitions, config.partitions, "partitions")
     ending = Ending(stop)
@@ -76,9 +79,7 @@ async def run_kernel(
         )
         closing.push_async_callback(parts.close)
         assert parts.shared is not None
-        opening = asyncio.ensure_future(
-            _open(parts, parts.shared, host, port, None if advertise is None else _host(advertise), name, preferred)
-        )
+        opening = asyncio.ensure_future(_open(parts, parts.shared, host, port, advertised_host, name, preferred))
         await first_of(ending.event.wait(), _done(opening))
         if not opening.done():
             opening.cancel()
@@ -154,7 +155,7 @@ async def _open(
         advertised_host=advertised_host,
         credentials=credentials,
         topic=KafkaControl(shared.client, shared.names.control),
-        name=None if name is None else _name(name),
+        name=name,
         preferred=preferred,
     )
 
@@ -210,11 +211,16 @@ def _address(text: str, path: str) -> tuple[str, int]:
     return found[1].strip("[]"), int(found[2])
 
 
-def _host(text: str) -> str:
+def _advertised(host: str, advertise: str | None) -> str | None:
     """Without a port: the one that is listened on is the one that others reach."""
-    if not _HOST.fullmatch(text):
-        raise invalid("advertise", f"{shown(text)} is no host; the port is that of --listen")
-    return text.strip("[]")
+    if advertise is None:
+        if host in EVERYWHERE:
+            message = f"{host} is every address of this machine and none that others can connect to"
+            raise invalid("advertise", f"{message}; name one of them with --advertise")
+        return None
+    if not _HOST.fullmatch(advertise):
+        raise invalid("advertise", f"{shown(advertise)} is no host; the port is that of --listen")
+    return advertise.strip("[]")
 
 
 def _name(name: str) -> str:
