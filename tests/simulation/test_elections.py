@@ -133,6 +133,26 @@ def test_an_owner_whose_endpoint_alone_is_dead_stays_by_its_heartbeats_or_by_its
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_when_nobody_can_hear_of_an_owner_in_any_way_it_changes_no_oftener_than_leases_end(seed: int) -> None:
+    async def scenario(world: World) -> None:
+        await five(world)
+        world.control.is_broken = True
+        for node in world.nodes.values():
+            node.endpoint_is_dead = True
+        before = len(world.claims())
+        await asyncio.sleep(180)
+        assert 0 < len(world.claims()) - before <= 180 / LEASE_S
+        assert len(world.owners()) == 1
+        world.control.is_broken = False
+        await asyncio.sleep(LEASE_S)
+        calm = len(world.claims())
+        await asyncio.sleep(60)
+        assert len(world.claims()) == calm, "heard of again, it stays"
+
+    electing(seed, scenario)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("off_s", [600, -600])
 def test_a_clock_that_is_ten_minutes_off_has_no_effect_on_leases(seed: int, off_s: int) -> None:
     async def scenario(world: World) -> None:
