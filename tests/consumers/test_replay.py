@@ -17,7 +17,7 @@ from atomlog.consumers.rebuild import first_error, verify
 from atomlog.consumers.replay import replay_until, resolve_until
 from atomlog.consumers.store import AsyncStore
 from atomlog.consumers.store_config import StoreConfig
-from atomlog.kernel.errors import AtomlogError, DeniedError, UnavailableError
+from atomlog.kernel.errors import AtomlogError, DeniedError, UnavailableError, fail
 from atomlog.kernel.system import SystemFiles
 from atomlog.projections.ids import Ids
 from tests.consumers.worlds import QUICK, World, run, until
@@ -183,7 +183,7 @@ asyncio.run(replay_until(sys.argv[1], sys.argv[2], positions={0: int(sys.argv[3]
 
 
 @pytest.mark.parametrize("phase", ["log", "ids"])
-def test_a_killed_replay_is_no_store_and_the_next_one_begins_anew(tmp_path: Path, phase: str) -> None:
+def test_a_killed_replay_is_no_store_and_the_next_one_goes_on_with_the_log(tmp_path: Path, phase: str) -> None:
     async def scenario() -> None:
         world = World.make(tmp_path)
         end = await world.write(40)
@@ -202,14 +202,19 @@ def test_a_killed_replay_is_no_store_and_the_next_one_begins_anew(tmp_path: Path
         assert not Path(target).exists()
         assert Path(f"{target}.partial").exists()
 
+        resumed = 0
+
         async def again() -> bool:
+            nonlocal resumed
             try:
-                await replay_until(world.root, target, positions={0: end - 5}, settings=QUICK)
+                report = await replay_until(world.root, target, positions={0: end - 5}, settings=QUICK)
+                resumed = report.resumed
             except UnavailableError:  # the killed one's own processes are still ending
                 return False
             return True
 
         await until(again, "the second replay")
+        assert resumed == end - 4
         assert StoreConfig.load(SystemFiles(), target).replay is not None
         assert first_error(await verify(target, ["ids"], settings=QUICK)) is None
 
@@ -249,5 +254,57 @@ def test_the_source_may_be_written_to_meanwhile_and_may_itself_be_a_copy(tmp_pat
         await replay_until(first, second, positions={0: places[2]}, settings=QUICK)
         assert await texts(first) == [*(f"tea {n}" for n in range(6)), LONG]
         assert await texts(second) == ["tea 0", "tea 1", "tea 2", LONG]
+
+    run(scenario())
+
+
+async def cut_off(world: World, target: str, until_: int, error: BaseException) -> None:
+    """A replay that ends with this error in the middle of copying the log."""
+
+    def progress(_name: str, _done: int, _total: int) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        await replay_until(world.root, target, positions={0: until_}, settings=QUICK, progress=progress)
+
+
+def test_a_replay_that_was_cut_off_from_the_log_goes_on_and_one_to_elsewhere_begins_anew(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World.make(tmp_path)
+        end = await world.write(20)
+        await world.close()
+        target = str(tmp_path / "then")
+        await cut_off(world, target, end - 2, fail("KAFKA_UNAVAILABLE", "the brokers are away"))
+        assert Path(f"{target}.partial").exists()
+        other = await replay_until(world.root, str(tmp_path / "other"), positions={0: end - 2}, settings=QUICK)
+        report = await replay_until(world.root, target, positions={0: end - 2}, settings=QUICK)
+        assert (report.resumed, other.resumed) == (end - 1, 0)
+        assert report.records == other.records == end - 1
+        assert [one.digest_rebuilt for one in report.projections] == [one.digest_rebuilt for one in other.projections]
+        assert not Path(f"{target}.partial").exists()
+        elsewhere = str(tmp_path / "elsewhere")
+        await cut_off(world, elsewhere, end - 2, fail("KAFKA_UNAVAILABLE", "the brokers are away"))
+        report = await replay_until(world.root, elsewhere, positions={0: 3}, settings=QUICK)
+        assert (report.resumed, report.records) == (0, 4)
+
+    run(scenario())
+
+
+def test_a_copy_that_was_begun_of_another_history_is_never_gone_on_with(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World.make(tmp_path / "one")
+        end = await world.write(10)
+        await world.close()
+        target = str(tmp_path / "then")
+        await cut_off(world, target, end - 1, fail("KAFKA_UNAVAILABLE", "the brokers are away"))
+        other = World.make(tmp_path / "two")
+        other.builders[0].now_us += 1_000
+        await other.write(10)
+        await other.close()
+        with pytest.raises(AtomlogError, match=r"CORRUPT|LOG_DIVERGED"):
+            await replay_until(other.root, target, positions={0: end - 1}, settings=QUICK)
+        assert not Path(f"{target}.partial").exists(), "nothing of it is kept"
+        report = await replay_until(other.root, target, positions={0: end - 1}, settings=QUICK)
+        assert report.resumed == 0
 
     run(scenario())

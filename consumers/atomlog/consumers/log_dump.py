@@ -1,6 +1,6 @@
 """Every record of a partition with the verdict of the commit rule on it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from atomlog.kernel.commit_rule import Effective, Genesis, Stop, Void
@@ -12,7 +12,13 @@ from atomlog.schemas.record import Malformed, pack
 
 
 async def log_dump(
-    log: Log, genesis: Genesis, partition: int, *, since: int = 0, until: int | None = None
+    log: Log,
+    genesis: Genesis,
+    partition: int,
+    *,
+    since: int = 0,
+    until: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> AsyncIterator[dict[str, Any]]:
     """The records at since ≤ position < until (default: the end at the start), as JSON-ready objects.
 
@@ -20,6 +26,8 @@ async def log_dump(
     `size` is of the packed record in bytes; ids are hex; what a malformed record does not tell is null. `verdict` is
     `effective`, `void` (with its reason), `stop` (with the error that stops every reader here) or, behind a stop,
     `unread`. The rule is folded from the beginning, so a late `since` reads everything before it, too.
+
+    `progress` is told how many records of how many were read.
 
     Raises INVALID_INPUT when `until` lies before `since`, CORRUPT when the log cannot be read.
     """
@@ -37,6 +45,8 @@ async def log_dump(
             position = one.position + 1
             if one.position >= since:
                 yield {"partition": partition, **_shown(one), "verdict": verdict, "reason": reason}
+        if progress is not None:
+            progress(position, stop)
 
 
 def _verdict(tail: Tail, one: LogRecord, stopped: AtomlogError | None) -> tuple[str, str | None, AtomlogError | None]:

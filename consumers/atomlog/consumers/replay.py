@@ -5,11 +5,13 @@ built from the copied log. The copy has the log id of its source, so a write to 
 says where it came from, and it opens for reading only. Content that was erased since is erased in it, too: keys are
 those of today. The master key is not copied; store.json names the source's.
 
-Everything is made in `<target>.partial` and becomes the target by one rename. A killed replay leaves that directory,
-and the next one begins anew.
+Everything is made in `<target>.partial` and becomes the target by one rename. A replay that was killed, interrupted or
+cut off from the log leaves that directory. The next one to the same positions goes on with the log that is copied
+there, and makes the rest anew.
 """
 
 import errno
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -22,8 +24,10 @@ from atomlog.consumers.rebuild import Progress, first_error, rebuild, silent
 from atomlog.consumers.rebuild_job import RebuildReport
 from atomlog.consumers.replay_copy import GROUP_BYTES, copy_blobs, copy_embeddings, copy_keys, copy_log
 from atomlog.consumers.store_config import ReplayOf, StoreConfig
-from atomlog.kernel.errors import fail
+from atomlog.kernel import jsontext
+from atomlog.kernel.errors import AtomlogError, UnavailableError, fail
 from atomlog.kernel.ids import invalid
+from atomlog.kernel.log.embedded import create_log
 from atomlog.kernel.model import Positions
 from atomlog.kernel.ports import File, Files
 from atomlog.kernel.settings import Settings
@@ -31,17 +35,23 @@ from atomlog.kernel.tail import Tail
 from atomlog.kernel.times import format_time
 
 MARKER: Final = "replay-unfinished"
+COPYING: Final = "copying.json"  # of which log, up to where, in which store
+_STORE: Final = re.compile(r"store-[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayReport:
-    """The new store, its read positions, and what building each projection gave."""
+    """The new store, its read positions, and what building each projection gave.
+
+    `resumed`: so many of the records had been copied by a replay that was killed.
+    """
 
     directory: str
     source: str
     positions: Mapping[int, int]
     records: int
     projections: Sequence[RebuildReport]
+    resumed: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -49,6 +59,7 @@ class ReplayReport:
             "source": self.source,
             "positions": {str(partition): position for partition, position in sorted(self.positions.items())},
             "records": self.records,
+            "resumed": self.resumed,
             "projections": [report.to_dict() for report in self.projections],
         }
 
@@ -82,8 +93,11 @@ async def replay_until(
     try:
         await parts.start()
         until = await resolve_until(parts, positions, time_us)
-        with _Workshop(machine, target) as work:
-            records = await copy_log(parts, work.store, until, lambda done, total: progress("log", done, total))
+        with _Workshop(machine, target, _identity(config, until)) as work:
+            if not work.has_log:
+                create_log(machine.files, work.store, config.log_id, config.partitions)
+                work.begin()
+            copied = await copy_log(parts, work.store, until, lambda done, total: progress("log", done, total))
             # Keys, blobs and embeddings after the log: then all that its records name are among them.
             await copy_keys(parts, work.store)
             await copy_blobs(parts, work.store)
@@ -97,14 +111,31 @@ async def replay_until(
             work.finish()
     finally:
         await parts.close()
-    return ReplayReport(directory=target, source=origin.source, positions=until, records=records, projections=reports)
+    return ReplayReport(
+        directory=target,
+        source=origin.source,
+        positions=until,
+        records=sum(until.values()) + len(until),
+        projections=reports,
+        resumed=sum(until.values()) + len(until) - copied,
+    )
+
+
+def _identity(config: StoreConfig, until: Positions) -> dict[str, Any]:
+    """What a copy of a log must be of, to be gone on with."""
+    return {"log_id": config.log_id.hex(), "positions": {str(p): position for p, position in sorted(until.items())}}
 
 
 class _Workshop:
-    """`<target>.partial`, which this process alone works in. Whatever is in it after an error is removed."""
+    """`<target>.partial`, which this process alone works in.
 
-    def __init__(self, machine: Machine, target: str) -> None:
+    What is in it is removed after an error that trying again does not mend; else it is left to be gone on with.
+    """
+
+    def __init__(self, machine: Machine, target: str, identity: Mapping[str, Any]) -> None:
         self.directory = f"{target}.partial"
+        self.has_log = False  # that a replay before this one has begun to copy
+        self._identity = identity
         # A process that a killed replay had started may still write below the name of its own store.
         self.store = f"{self.directory}/store-{machine.randomness.token(4).hex()}"
         self._files = machine.files
@@ -129,17 +160,42 @@ class _Workshop:
             )
         self._marker = marker
         try:
+            files.make_directory(self.store)
+            self._take_over()
             self._clear()
+            if self.has_log:
+                self.begin()
         except BaseException:
             marker.close()
             raise
-        files.make_directory(self.store)
         return self
+
+    def begin(self) -> None:
+        """The log of this store is there to be copied to: from now on it may be gone on with."""
+        said = {**self._identity, "store": self.store.rpartition("/")[2]}
+        self._files.write_atomic(f"{self.directory}/{COPYING}", jsontext.dumps(said))
+
+    def _take_over(self) -> None:
+        """Move the log that was copied before into the own store, if it is of the same. Nothing else of it is kept."""
+        try:
+            said = jsontext.parse_json(self._files.read(f"{self.directory}/{COPYING}"), COPYING, bytes_max=1024 * 1024)
+        except (FileNotFoundError, AtomlogError):
+            return
+        if not isinstance(said, dict) or {**said, "store": None} != {**self._identity, "store": None}:
+            return
+        log = f"{self.directory}/{said['store']}/log"
+        if _STORE.fullmatch(str(said["store"])) and self._files.exists(log):
+            self._files.replace(log, f"{self.store}/log")
+            self._files.sync_directory(self.store)
+            self.has_log = True
 
     def _clear(self) -> None:
         """Remove what a killed replay left. STORE_LOCKED while a process that it had started still writes there."""
         for name in self._files.list(self.directory):
-            if name == MARKER:
+            if name == MARKER or f"{self.directory}/{name}" == self.store:
+                continue
+            if name.startswith(COPYING):  # a temporary one, too
+                self._files.remove(f"{self.directory}/{name}")
                 continue
             try:
                 self._files.remove_tree(f"{self.directory}/{name}")
@@ -158,10 +214,16 @@ class _Workshop:
         self._files.replace(self.store, self._target)
         self._files.sync_directory(self._target.rpartition("/")[0] or ("/" if self._target.startswith("/") else "."))
 
-    def __exit__(self, *error: object) -> None:
-        self._files.remove_tree(self.directory)
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if not _may_go_on(error):
+            self._files.remove_tree(self.directory)
         if self._marker is not None:
             self._marker.close()
+
+
+def _may_go_on(error: BaseException | None) -> bool:
+    """Interrupted, or something that was not there: what is copied by then is right."""
+    return error is not None and (not isinstance(error, Exception) or isinstance(error, UnavailableError))
 
 
 def _names(files: Files, path: str) -> Sequence[str] | None:

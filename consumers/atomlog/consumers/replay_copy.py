@@ -7,14 +7,14 @@ from typing import Final
 
 from atomlog.consumers.parts import Parts
 from atomlog.kernel.blobs import DirectoryBlobStore
-from atomlog.kernel.commit_rule import Stop
+from atomlog.kernel.commit_rule import Genesis, Stop
 from atomlog.kernel.errors import fail
 from atomlog.kernel.keystore import SqliteKeyStore
-from atomlog.kernel.log.embedded import EmbeddedLog, create_log
+from atomlog.kernel.log.embedded import EmbeddedLog
 from atomlog.kernel.model import Positions
 from atomlog.kernel.ports import KeyPage, Log
 from atomlog.kernel.rocks import open_primary, open_secondary
-from atomlog.kernel.tail import Tail
+from atomlog.kernel.tail import Checkpoint, Tail
 from atomlog.schemas.record import Malformed, Record
 
 GROUP_BYTES: Final = 1024 * 1024  # of log read and appended at once
@@ -27,9 +27,8 @@ _BLOB: Final = re.compile("[0-9a-f]{64}")
 
 
 async def copy_log(parts: Parts, store: str, until: Positions, progress: Callable[[int, int], None]) -> int:
-    """Append every record up to the target to a new log, folding it on the way; how many."""
+    """Append every record up to the target to the log in `store`, folding it on the way; how many were not there."""
     machine, config = parts.machine, parts.config
-    create_log(machine.files, store, config.log_id, config.partitions)
     log = EmbeddedLog(
         files=machine.files,
         workers=machine.workers,
@@ -39,17 +38,34 @@ async def copy_log(parts: Parts, store: str, until: Positions, progress: Callabl
         partitions=config.partitions,
         settings=parts.settings,
     )
-    done, total = 0, sum(until.values()) + len(until)
+    done, copied, total = 0, 0, sum(until.values()) + len(until)
     try:
         for partition, position in until.items():
-            tail = Tail(parts.log, config.genesis(partition))
             await log.acquire(partition)
+            tail = Tail(parts.log, config.genesis(partition), await _copied(parts.log, log, config.genesis(partition)))
+            done += tail.checkpoint.position
             while tail.checkpoint.position <= position:
-                done += await _copy_group(parts.log, log, tail, position)
+                count = await _copy_group(parts.log, log, tail, position)
+                done, copied = done + count, copied + count
                 progress(done, total)
     finally:
         await log.close()
-    return done
+    return copied
+
+
+async def _copied(source: Log, target: Log, genesis: Genesis) -> Checkpoint:
+    """Where a copy that was begun before ends; CORRUPT when it does not end as the source does there."""
+    tail = Tail(target, genesis)
+    while (before := tail.checkpoint.position) < await target.end(genesis.partition):
+        await tail.poll()
+        if tail.checkpoint.position == before:
+            raise fail("CORRUPT", f"partition {genesis.partition}: position {before} of the copy cannot be read")
+    if before:
+        found = [await log.read(genesis.partition, before - 1, bytes_max=1) for log in (source, target)]
+        if found[0][0].record != found[1][0].record:
+            message = f"partition {genesis.partition}, position {before - 1}: what was copied is not what the log has"
+            raise fail("CORRUPT", f"{message}; replay again")
+    return tail.checkpoint
 
 
 async def _copy_group(source: Log, target: Log, tail: Tail, last: int) -> int:

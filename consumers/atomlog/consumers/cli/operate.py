@@ -1,7 +1,9 @@
 """log dump, rebuild, verify, replay, consume."""
 
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Final
 
 import click
@@ -40,7 +42,7 @@ def log_group() -> None:
 def dump(session: Session, partition: int | None, since: int, until: int | None) -> None:
     """Every record with its verdict: effective, or void and why.
 
-    It takes no lock and works beside every other process.
+    It takes no lock and works beside every other process. One that was killed goes on with --since.
     """
     run(_dump(session, partition, since, until))
 
@@ -231,11 +233,13 @@ async def _dump(session: Session, partition: int | None, since: int, until: int 
     )
     try:
         await parts.start()
-        for number in range(config.partitions) if partition is None else (partition,):
-            records = log_dump(parts.log, config.genesis(number), number, since=since, until=until)
-            async with aclosing(records) as dumped:  # type: ignore[type-var]
-                async for record in dumped:
-                    _emit_record(session, record)
+        with progress_bars("reading", is_shown=not sys.stdout.isatty()) as progress:
+            for number in range(config.partitions) if partition is None else (partition,):
+                genesis, told = config.genesis(number), partial(progress, str(number))
+                records = log_dump(parts.log, genesis, number, since=since, until=until, progress=told)
+                async with aclosing(records) as dumped:  # type: ignore[type-var]
+                    async for record in dumped:
+                        _emit_record(session, record)
     finally:
         await parts.close()
 
