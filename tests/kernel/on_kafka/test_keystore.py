@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -168,6 +168,29 @@ async def test_a_node_goes_on_where_it_stood_and_misses_nothing(keys: Keys) -> N
         os.unlink(keys.path("two"))
         anew = await keys.node("two")
         assert await anew.get(NAME) == page_with(version=2, destroyed=bitmap(1))
+
+
+async def test_a_put_that_is_not_read_back_in_time_says_so_and_may_have_worked(
+    keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with keys:
+        await keys.make()
+        store = await keys.node("one", timeout_s=1.0)
+        await store.outlines(0)
+        gate, apply = asyncio.Event(), store._apply
+
+        async def held(records: Sequence[FetchedRecord], position: int) -> None:
+            await gate.wait()
+            await apply(records, position)
+
+        monkeypatch.setattr(store, "_apply", held)
+        assert await code_of(store.put([page_with()])) == "KAFKA_UNAVAILABLE"
+        assert await on_disk(keys, "one") is None
+        assert await code_of(store.get(NAME)) == "KAFKA_UNAVAILABLE", "whether there is such a page is not known"
+        gate.set()
+        await until(lambda: store.position == 2)
+        assert await store.get(NAME) == page_with()
+        await store.put([page_with(version=2, destroyed=bitmap(1))])
 
 
 async def test_two_processes_of_one_node_follow_into_one_file(keys: Keys) -> None:
