@@ -60,6 +60,16 @@ class Directory:
         pass
 
 
+class Deaf(Directory):
+    """The control topic cannot be read."""
+
+    async def candidates(self, partition: int) -> Sequence[str]:
+        raise fail("KAFKA_UNAVAILABLE", "the control topic cannot be read", retry_after_ms=1)
+
+    async def endpoint(self, partition: int) -> str | None:
+        raise fail("KAFKA_UNAVAILABLE", "the control topic cannot be read", retry_after_ms=1)
+
+
 class Nodes:
     """Servers of other nodes, each with its answers in order; the last one stays."""
 
@@ -168,6 +178,26 @@ async def test_who_is_asked_wrongly_says_who_owns_and_two_that_name_each_other_a
     left_again = await world.nodes.start(not_owner(right))
     await write(world.side(Directory(left_again, None, owner, others=[])))
     assert [number for number, _ in world.nodes.asked] == [4, 3, 2, 0]
+    await ended(world)
+
+
+async def test_while_the_control_topic_cannot_be_read_the_last_claim_and_who_answered_last_are_asked(
+    tmp_path: Path,
+) -> None:
+    world = await made(tmp_path, write_timeout_ms=2_000)
+    owner = await world.nodes.start(RESULT)
+    directory = Deaf(owner)
+    side = world.side(directory)
+    assert (await code_of(side)).code == "KAFKA_UNAVAILABLE"
+    side._claims._known[0] = (world.parts.machine.clock.monotonic_us() + 10**9, owner)
+    await write(side)
+    side._claims._known.clear()
+    await write(side)
+    assert len(world.nodes.asked) == 2
+    silent = world.side(Directory(None))  # nobody reports, and who claimed last is gone
+    silent._claims._known[0] = (world.parts.machine.clock.monotonic_us() + 10**9, "tls:127.0.0.1:1")
+    refused = await code_of(silent)
+    assert (refused.code, "cannot be reached" in refused.message) == ("NOT_OWNER", True)
     await ended(world)
 
 

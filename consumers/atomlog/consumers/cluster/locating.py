@@ -30,6 +30,7 @@ class HeardOwners:
         self._task: asyncio.Task[None] | None = None
         self._looked = asyncio.Event()  # what stood there at the start is known
         self._trouble: AtomlogError | None = None
+        self._wait_until = 0.0  # by the time of the event loop
 
     async def endpoint(self, partition: int) -> str | None:
         """Of the owner with the highest term; None when none is known. KAFKA_UNAVAILABLE before anything was heard."""
@@ -76,9 +77,10 @@ class HeardOwners:
     async def _listen(self) -> None:
         if self._task is None:
             self._task = asyncio.create_task(self._follow())
+            self._wait_until = asyncio.get_running_loop().time() + FIRST_LOOK_S
         if not self._looked.is_set():
             with suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_LOOK_S):
+                async with asyncio.timeout_at(self._wait_until):  # once, not with each question
                     await self._looked.wait()
         if not self._looked.is_set():
             message = f"topic {self._topic} cannot be read, so that no owner is known"
@@ -96,6 +98,9 @@ class HeardOwners:
                     await stream.close()
             except AtomlogError as error:
                 self._trouble = error
+            except Exception as error:  # whatever it is, the next look may find another world
+                text = f"topic {self._topic}: {type(error).__name__}: {error}"
+                self._trouble = fail("KAFKA_UNAVAILABLE", text, retry_after_ms=1_000)
             await self._clock.sleep(RETRY_S)
 
     async def _read(self, stream: KafkaStream, end: int) -> None:

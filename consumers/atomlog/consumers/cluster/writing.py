@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from atomlog.consumers.cluster.channel import Stranger, is_endpoint
+from atomlog.consumers.cluster.claims import LastClaims
 from atomlog.consumers.cluster.connections import Connections, Unreached
 from atomlog.consumers.cluster.reports import Heard
 from atomlog.consumers.parts import Parts
@@ -60,6 +61,8 @@ class ClusterWriteSide:
 
     def __init__(self, parts: Parts, owners: Owners, connections: Connections) -> None:
         self._parts = parts
+        self._claims = LastClaims(parts.log, parts.machine.clock)
+        self._answered: dict[int, str] = {}  # by partition: who carried out the last request
         self._owners = owners
         self._connections = connections
         self._clock = parts.machine.clock
@@ -129,9 +132,11 @@ class ClusterWriteSide:
         limit_us = self._clock.monotonic_us() + self._parts.settings.write_timeout_ms * 1_000
         while (left_us := limit_us - self._clock.monotonic_us()) > 0:
             try:
-                endpoint = attempt.next_of(await self._owners.candidates(partition))
+                endpoint = attempt.next_of(*await self._candidates(partition))
                 if endpoint is not None:
-                    return await self._ask(endpoint, partition, op, left_us, sent)
+                    result = await self._ask(endpoint, partition, op, left_us, sent)
+                    self._answered[partition] = endpoint
+                    return result
             except Stranger as error:
                 attempt.not_reached(error)
             except AtomlogError as error:
@@ -144,14 +149,35 @@ class ClusterWriteSide:
                 await self._clock.sleep(min(attempt.next_retry_s(), left_us / 1_000_000))
         raise attempt.given_up()
 
+    async def _candidates(self, partition: int) -> tuple[Sequence[str], Sequence[str]]:
+        """Who says so, and who else may own the partition: those are enough while the control topic cannot be read."""
+        try:
+            said = await self._owners.candidates(partition)
+        except AtomlogError as error:
+            guessed = await self._guessed(partition)
+            if not guessed:
+                raise error
+            return guessed, ()
+        return said, () if said else await self._guessed(partition)
+
+    async def _guessed(self, partition: int) -> Sequence[str]:
+        claimed = await self._claims.endpoint(partition)
+        return [one for one in (self._answered.get(partition), claimed) if one is not None]
+
+    async def _owner_now(self, partition: int) -> str | None:
+        try:
+            return await self._owners.endpoint(partition)
+        except AtomlogError:
+            return None
+
     async def _ask(self, endpoint: str, partition: int, op: str, left_us: int, sent: Mapping[str, Any]) -> Any:
         """One node's answer. ConnectionError also when another node says meanwhile that it owns the partition."""
-        owner = await self._owners.endpoint(partition)
+        owner = await self._owner_now(partition)
         timeout_s = min(left_us / 1_000_000, self._parts.settings.node_call_timeout_ms / 1_000)
         asking = asyncio.ensure_future(self._connections.ask(endpoint, op, timeout_s, **sent))
         try:
             while not (await asyncio.wait((asking,), timeout=LOOK_S))[0]:
-                now = await self._owners.endpoint(partition)
+                now = await self._owner_now(partition)
                 if now not in (None, owner, endpoint):
                     raise ConnectionError(f"{endpoint} did not answer, and {now} owns partition {partition} now")
             return asking.result()
@@ -172,18 +198,20 @@ class _Attempt:
     endpoint: str = ""
     hint: str | None = None
     asked: set[str] = field(default_factory=set)
+    said: Sequence[str] = ()
     is_round_over: bool = False
     reached: bool = False
     in_doubt: bool = False
     error: AtomlogError | None = None
 
-    def next_of(self, candidates: Sequence[str]) -> str | None:
-        """Whom to ask next; None when the round is over."""
+    def next_of(self, said: Sequence[str], guessed: Sequence[str]) -> str | None:
+        """Whom to ask next; None when the round is over. Who is guessed may be gone for good."""
+        self.said = said
         if self.is_round_over:
             self.asked.clear()
             self.is_round_over = False
         hint, self.hint = self.hint, None
-        found = next((one for one in (hint, *candidates) if one and one not in self.asked), None)
+        found = next((one for one in (hint, *said, *guessed) if one and one not in self.asked), None)
         self.is_round_over = found is None
         if found is not None:
             self.endpoint = found
@@ -203,9 +231,9 @@ class _Attempt:
 
     def unanswered(self, error: OSError) -> None:
         why = str(error) or f"{self.endpoint} did not answer in time"
-        if not isinstance(error, Unreached):
-            self.in_doubt = True
-        self.reached = True
+        is_sent = not isinstance(error, Unreached)
+        self.in_doubt |= is_sent
+        self.reached |= is_sent or self.endpoint in self.said
         self.error = fail("NOT_OWNER", why)
 
     def not_reached(self, error: AtomlogError) -> None:
