@@ -51,7 +51,11 @@ class PartitionReader:
         if self._asked_next is None:
             self._asked_next = asyncio.create_task(self._ask_end(self._asking))
             self._asked_next.add_done_callback(_is_seen)
-        return await asyncio.shield(self._asked_next)
+        asked = self._asked_next
+        await asyncio.wait((asked,))
+        if asked.cancelled():
+            raise fail("INVALID_INPUT", "the log is closed")
+        return asked.result()
 
     async def read(self, position: int, bytes_max: int) -> Sequence[LogRecord]:
         """See `Log.read`."""
