@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,13 @@ from aiokafka.admin import AIOKafkaAdminClient
 from atomlog.consumers.cluster.inbox import Inboxes
 from atomlog.consumers.cluster.inbox_admin import InboxAdmin
 from atomlog.consumers.cluster.inbox_outcomes import place_of
-from atomlog.consumers.cluster.inbox_registry import Follower, Registration, read_registrations, registry_topic
+from atomlog.consumers.cluster.inbox_registry import (
+    Follower,
+    Registration,
+    read_registrations,
+    registration_record,
+    registry_topic,
+)
 from atomlog.consumers.cluster.inbox_worker import Surroundings, Writes
 from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.kafka_client import FetchedRecord, KafkaClient, KafkaRecord, NewTopic
@@ -103,6 +110,7 @@ async def test_wrong_names_counts_rights_and_stores_are_refused(kafka: SharedBro
         lone = InboxAdmin(client=client, prefix=kafka_prefix, clock=SystemClock())
         for arguments, code in (
             (("A b", 1, RIGHTS), "INVALID_INPUT"),
+            (("local", 1, RIGHTS), "INVALID_INPUT"),
             (("a", 0, RIGHTS), "INVALID_INPUT"),
             (("a", 1, frozenset({"purge"})), "INVALID_INPUT"),
             (("a", 1, RIGHTS), "STORE_NOT_FOUND"),
@@ -139,12 +147,13 @@ async def test_registrations_are_followed_and_what_is_none_is_passed_by(kafka: S
             KafkaRecord(key=b"other", value=b"junk"),
             KafkaRecord(key=b"inbox:eve", value=b"\xc3\x01junk"),
             KafkaRecord(key=b"inbox:\xff", value=None),
+            registration_record(replace(alice, principal="local")),
         ]
         await producer.send(registry_topic(kafka_prefix), 0, junk)
         bob = await admin.create("bob", partitions=1, rights=RIGHTS)
         while list(follower.registrations) != [alice, bob]:
             await follower.step(1.0)
-        assert follower.registrations.unreadable == 2
+        assert follower.registrations.unreadable == 3
         await admin.delete("alice")
         while list(follower.registrations) != [bob]:
             await follower.step(1.0)

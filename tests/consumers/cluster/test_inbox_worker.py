@@ -214,7 +214,7 @@ async def test_a_request_that_needs_an_earlier_one_waits_for_it() -> None:
     class Held:
         async def write(self, one: InboxRequest, principal: str) -> WriteResult:
             assert one.parsed.inbox is not None
-            if one.parsed.inbox.offset == 0:
+            if one.parsed.inbox.offset == 1:
                 await held.wait()
             try:
                 return await writes.write(one, principal)
@@ -226,10 +226,23 @@ async def test_a_request_that_needs_an_earlier_one_waits_for_it() -> None:
         outcome = writes.outcome
 
     slot = {"role": "about", "target": "key:a"}
-    world.ask(request("a"), request("b", slots=[slot]))
-    await world.work(Held(), until=2)
+    world.ask(request("the first of its space"), request("a"), request("b", slots=[slot]))
+    await world.work(Held(), until=3)
     assert refusals == ["REFERENCE_UNAVAILABLE"]
-    assert [body(one)["ok"] for one in world.outcomes()] == [True, True]
+    assert [body(one)["ok"] for one in world.outcomes()] == [True, True, True]
+
+
+async def test_the_first_requests_of_a_space_do_not_overtake_each_other() -> None:
+    """The owner draws a key for a new space, and only the first request waits for that."""
+    world, bench = await World.made(), memory_bench()
+    for n in range(40):
+        world.ask(request(f"a{n}", space=f"s{n % 8}"))
+    await world.work(OwnerWrites(await claimed(bench)), until=40)
+    written = [(one.space, one.inbox.offset) for one in await batches(bench) if one.inbox]
+    assert len(written) == 40
+    for space in {space for space, _ in written}:
+        offsets = [offset for one, offset in written if one == space]
+        assert offsets == sorted(offsets)
 
 
 async def test_an_outcome_whose_answer_was_lost_is_sent_again_as_the_same_bytes() -> None:

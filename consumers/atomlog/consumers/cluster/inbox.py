@@ -71,11 +71,13 @@ class Inboxes:
         """For as long as it is this process's; begun anew after a failure."""
         retry_s, told = RETRY_S, ""
         while True:
+            if not self._is_own(partition):
+                await self._around.clock.sleep(RETRY_S)
+                continue
             worker = InboxWorker(self._around, one, partition, lambda: self._is_own(partition))
             try:
                 await worker.run()
             except Moved:
-                await self._around.clock.sleep(RETRY_S)
                 continue
             except Exception as error:
                 failure = error if isinstance(error, AtomlogError) else _of_bug(error)

@@ -19,6 +19,7 @@ from atomlog.kernel.findings import detail
 from atomlog.kernel.ids import invalid, parse_name, shown
 from atomlog.kernel.kafka_client import KafkaClient, KafkaRecord, NewTopic, TopicFacts
 from atomlog.kernel.kafka_topics import TopicNames
+from atomlog.kernel.model import LOCAL_PRINCIPAL
 from atomlog.kernel.ports import Clock
 
 RETENTION_MS: Final = 12 * 3_600_000  # of requests
@@ -47,7 +48,10 @@ class InboxAdmin:
             INVALID_INPUT: the name, the number of partitions, also when the topics have another one, a right.
             STORE_NOT_FOUND: the topic of the log is not there. STORE_UNSAFE: a topic was there that is of no use.
         """
-        parse_name(principal, "principal")
+        if parse_name(principal, "principal") == LOCAL_PRINCIPAL:
+            raise invalid(
+                "principal", f"{LOCAL_PRINCIPAL} is who writes on a node, with every right; take another name"
+            )
         if partitions is not None and not 0 < partitions <= PARTITIONS_MAX:
             raise invalid("partitions", f"{partitions} is out of range: 1 to {PARTITIONS_MAX}")
         if wrong := sorted(rights - set(RIGHTS)):

@@ -76,7 +76,7 @@ def bare_record(record: KafkaRecord) -> KafkaRecord:
     return KafkaRecord(value=b"", headers=(*own, (CUT, b"all")))
 
 
-def sent_bytes(record: KafkaRecord) -> int:
+def sent_bytes(record: KafkaRecord | FetchedRecord) -> int:
     """About how many bytes it takes in a batch."""
     headers = sum(len(name) + len(value) + _OVERHEAD for name, value in record.headers)
     return len(record.value or b"") + len(record.key or b"") + headers + _OVERHEAD

@@ -12,6 +12,7 @@ from typing import Any, Final
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ids import parse_name
 from atomlog.kernel.kafka_client import FetchedRecord, KafkaClient, KafkaRecord, KafkaStream
+from atomlog.kernel.model import LOCAL_PRINCIPAL
 from atomlog.kernel.ports import Clock
 from atomlog.kernel.times import format_time
 from atomlog.schemas import codec
@@ -89,6 +90,8 @@ def registration_of(record: FetchedRecord) -> Registration:
     datum = codec.decode_as(SCHEMA, record.value or b"")
     if record.key != KEY_PREFIX + datum["principal"].encode():
         raise WireError("the principal is not the one that the key names")
+    if datum["principal"] == LOCAL_PRINCIPAL:
+        raise WireError(f"{LOCAL_PRINCIPAL} is who writes on a node")
     if not 0 < datum["partitions"] <= PARTITIONS_MAX:
         raise WireError(f"{datum['partitions']} partitions")
     try:

@@ -29,7 +29,7 @@ from atomlog.consumers.events import OnEvent
 from atomlog.kernel import model
 from atomlog.kernel.errors import AtomlogError, FatalError, InDoubtError, UnavailableError, fail
 from atomlog.kernel.ids import partition_of
-from atomlog.kernel.kafka_client import FetchedRecord, KafkaClient, KafkaRecord
+from atomlog.kernel.kafka_client import FetchedRecord, KafkaClient, KafkaProducer, KafkaRecord
 from atomlog.kernel.ports import Clock
 from atomlog.kernel.settings import Settings
 from atomlog.schemas.batch import Inbox
@@ -38,6 +38,7 @@ FETCH_BYTES: Final = 1024 * 1024
 FETCH_WAIT_S: Final = 1.0
 GROUP_BYTES_MAX: Final = 900 * 1024  # of outcomes that are sent as one
 UNDER_WAY_BYTES_MAX: Final = 16 * 1024 * 1024  # of requests
+SPACES_MAX: Final = 10_000  # that a worker remembers
 RETRY_S: Final = 0.05  # doubles up to RETRY_MAX_S
 RETRY_MAX_S: Final = 2.0
 CONTROL_RECORD: Final = "a control record"  # of a producer's transaction: it asks for nothing
@@ -86,6 +87,9 @@ class _Entry:
     partition: int
     answering: "asyncio.Task[Answered]"
 
+    def is_of(self, space: str) -> bool:
+        return isinstance(self.request, InboxRequest) and self.request.parsed.space == space
+
     def is_older_than(self, then_us: int) -> bool:
         """Whether its answer rests on what the store held before then: a refusal, but for what is no request."""
         answer, at_us = self.answering.result()
@@ -104,12 +108,14 @@ class InboxWorker:
         self._queue: deque[_Entry] = deque()
         self._bytes = 0
         self._changed = asyncio.Event()  # something was put into the queue, or taken out of it
+        self._producer: KafkaProducer | None = None
+        self._begun: set[str] = set()  # spaces of which a request had its answer
         self.told = 0  # outcomes that this worker has told
 
     async def run(self) -> None:
         """Until it is cancelled, or Moved. Raises what keeps it from going on; running it again begins anew."""
-        position = await self._begin_at()
         try:
+            position = await self._begin_at()
             async with asyncio.TaskGroup() as working:
                 working.create_task(self._fetch(position))
                 working.create_task(self._tell())
@@ -122,6 +128,7 @@ class InboxWorker:
             await asyncio.gather(*(entry.answering for entry in self._queue), return_exceptions=True)
             self._queue.clear()
             self._bytes = 0
+            await self._drop_producer()
 
     # -- where it stands
 
@@ -160,6 +167,7 @@ class InboxWorker:
                     if not self._may_work():
                         raise Moved
                     self._begin(record)
+                    await asyncio.sleep(0)  # what was begun first goes first; and others have their turn
                 if not self._may_work():
                     raise Moved
         finally:
@@ -183,7 +191,7 @@ class InboxWorker:
         entry = _Entry(
             inbox=self._inbox(record.offset),
             asked=Asked(key=record.key, headers=record.headers, form=form_of(record.value)),
-            size=len(record.value or b""),
+            size=sent_bytes(record),
             request=request,
             partition=partition,
             answering=asyncio.create_task(self._answer(request, before)),
@@ -209,12 +217,23 @@ class InboxWorker:
         """`before`: entries of the same partition of the store that are in line before it."""
         if isinstance(request, AtomlogError):
             return request, self._clock.monotonic_us()
+        space = request.parsed.space
         undecided = [one.answering for one in before if not one.answering.done()]
+        if space not in self._begun:  # the first one of a space waits for a key, and others would overtake it
+            ahead = [one.answering for one in before if not one.answering.done() and one.is_of(space)]
+            if ahead:
+                await asyncio.wait(ahead[:1])
         answer = await self._carry_out(request)
+        self._remember(space)
         if undecided and isinstance(answer, AtomlogError):
             await asyncio.wait(undecided)  # what it was refused for may be what an earlier one brings
             answer = await self._carry_out(request)
         return answer, self._clock.monotonic_us()
+
+    def _remember(self, space: str) -> None:
+        if len(self._begun) >= SPACES_MAX:
+            self._begun.clear()
+        self._begun.add(space)
 
     async def _carry_out(self, request: InboxRequest) -> Answer:
         """The result or the refusal, however long it takes until there is one."""
@@ -299,17 +318,16 @@ class InboxWorker:
         """Sent until it is there: the same bytes twice are the same to who reads them."""
         retry_s = RETRY_S
         while True:
-            producer = await self._client.producer()
+            self._producer = self._producer or await self._client.producer()
             try:
-                await producer.send(self._one.results, self._partition, records)
+                await self._producer.send(self._one.results, self._partition, records)
                 return
             except AtomlogError as error:
                 if error.code == "BOUND_EXCEEDED":
                     break  # the topic takes less than it did
                 if error.code != "KAFKA_UNAVAILABLE":
                     raise
-            finally:
-                await producer.close()
+            await self._drop_producer()
             if not self._may_work():
                 raise Moved
             await self._clock.sleep(retry_s)
@@ -323,6 +341,11 @@ class InboxWorker:
             raise fail(
                 "STORE_UNSAFE", f"topic {self._one.results} takes no outcome, however short; raise max.message.bytes"
             )
+
+    async def _drop_producer(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await producer.close()
 
     # -- small things
 
