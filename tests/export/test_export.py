@@ -15,6 +15,7 @@ import pytest
 from atomlog.client import AtomlogError, Store
 from atomlog.consumers.export import job
 from atomlog.consumers.export.tables import TABLES
+from atomlog.consumers.generations import GenerationDirectory
 from atomlog.kernel.content import ContentOpener
 from atomlog.kernel.errors import fail
 from atomlog.kernel.system import SystemFiles
@@ -225,6 +226,23 @@ def test_every_partition_has_its_file(tmp_path: Path) -> None:
         assert refusal(store, tmp_path / "x", at=3).code == "INVALID_INPUT"
         assert refusal(store, tmp_path / "x", at={0: 1}).code == "INVALID_INPUT"
         assert refusal(store, tmp_path / "x", at={0: 10_000, 1: 0, 2: 0}).code == "INVALID_INPUT"
+
+
+def test_a_node_exports_the_partitions_that_it_indexes(tmp_path: Path) -> None:
+    path = str(tmp_path / "store")
+    Store.init(path, partitions=3)
+    for name in ("ids", "relations"):
+        directory = GenerationDirectory(SystemFiles(), path, name)
+        lock = directory.lock()
+        directory.assign((0, 2), 3)
+        lock.release()
+    with Store.open(path) as store:
+        for number in range(12):
+            write(store, str(number), source(f"text {number}"), space=f"space-{number}")
+        report = store.export(tmp_path / "out")
+        assert report.manifest.positions.keys() == {0, 2}
+        assert {row["partition"] for row in table(tmp_path / "out", "revisions")} == {0, 2}
+        assert refusal(store, tmp_path / "x", at={0: 1, 1: 1, 2: 1}).code == "INVALID_INPUT"
 
 
 def test_without_the_master_key_contents_are_null_and_said_to_be_sealed(tmp_path: Path) -> None:

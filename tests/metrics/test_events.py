@@ -27,7 +27,7 @@ FIELDS = {
     *("event", "projection", "projections", "partition", "partitions", "position", "positions", "generation", "before"),
     *("term", "pid", "pins", "restarts", "attempt", "behind_ms", "removed", "found", "rebuilt_as", "reason", "reasons"),
     *("error", "why", "what", "part", "topic", "principal", "inbox_partition", "first", "last", "requests", "pages"),
-    *("endpoint", "serves"),
+    *("endpoint", "serves", "name", "meant"),  # a node's name is the operator's
 }
 
 

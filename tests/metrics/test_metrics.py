@@ -61,7 +61,8 @@ def value(page: bytes, name: str, **labels: str) -> float:
 
 
 def test_the_page_says_what_the_report_says() -> None:
-    page = Metrics().page(report(), KeyWaits(count=3, seconds=0.25))
+    page = Metrics().page(report(), KeyWaits(count=3, seconds=0.25), overlay={0: 6})
+    assert value(page, "overlay_records", partition="0") == 6
     assert value(page, "partition_end", partition="0") == 19
     assert value(page, "partition_position", partition="0") == 17
     assert value(page, "partition_term", partition="1") == 7

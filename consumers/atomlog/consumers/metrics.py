@@ -53,6 +53,7 @@ METRICS: Final[Mapping[str, MetricSpec]] = {
         _metric("partition_term", "gauge", "Term of the last effective Claim.", "partition"),
         _metric("partition_owned", "gauge", "1 while this process owns the partition.", "partition"),
         _metric("in_flight", "gauge", "Requests taken in and not answered.", "partition"),
+        _metric("overlay_records", "gauge", "Records appended and not read back.", "partition"),
         _metric("batches_total", "counter", "Effective batches of the log.", "partition"),
         _metric("void_records_total", "counter", "Void records, by why.", "reader", "partition", "reason"),
         _metric("claims_total", "counter", "Times that this process became the owner.", "partition"),
@@ -125,14 +126,24 @@ class Metrics:
             self._of_partition[(name, str(event["partition"]))] += 1
 
     def page(
-        self, report: NodeReport, keys: KeyWaits, voids: Mapping[tuple[str, int], Mapping[str, int]] | None = None
+        self,
+        report: NodeReport,
+        keys: KeyWaits,
+        voids: Mapping[tuple[str, int], Mapping[str, int]] | None = None,
+        *,
+        overlay: Mapping[int, int] | None = None,
     ) -> bytes:
-        """The page of this moment. `voids`: (reader, partition) → reason → records, beside those of the report."""
+        """The page of this moment.
+
+        `voids`: (reader, partition) → reason → records, beside those of the report. `overlay`: partition → records that
+        are appended and not read back.
+        """
         samples: dict[str, list[Sample]] = {
             **_of_partitions(report),
             **_of_projections(report),
             **_of_disk(report),
             "void_records_total": [*_of_voids(report, voids or {})],
+            "overlay_records": [((str(number),), count) for number, count in sorted((overlay or {}).items())],
             "claims_total": self._counted("claimed"),
             "doubts_total": self._counted("in_doubt"),
             "events_total": [((name,), count) for name, count in sorted(self._events.items())],

@@ -181,6 +181,11 @@ class Unread:
     def __len__(self) -> int:
         return len(self._groups)
 
+    @property
+    def records(self) -> int:
+        """How many are appended, or about to be, and not read back."""
+        return sum(len(group.records) for group in self._groups)
+
     def before(self, group: Group) -> Group | None:
         """The newest group before `group` that has records."""
         return next((other for other in reversed(self._groups) if other is not group and other.records), None)

@@ -128,6 +128,11 @@ class Owner:
         return self._following.checkpoint.position
 
     @property
+    def overlay(self) -> int:
+        """Records that are on their way to the log, and laid over what is read back of it."""
+        return self._unread.records
+
+    @property
     def in_flight(self) -> int:
         """Requests that are not answered."""
         return len(self._in_hand)

@@ -43,7 +43,8 @@ class KernelMetrics:
         from atomlog.consumers.metrics_server import MetricsServer
 
         async def page() -> bytes:
-            return self._metrics.page(await node.report(), KeyWaits.of(parts.ring))
+            overlay = {partition: owner.overlay for partition, owner in node.owners.owners.items()}
+            return self._metrics.page(await node.report(), KeyWaits.of(parts.ring), overlay=overlay)
 
         self._server = MetricsServer(self._address, page)
         await self._server.start()
