@@ -7,24 +7,26 @@ killed, and stop when they are asked to.
 import asyncio
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from atomlog.consumers.cluster.creation import NodeRequest
+from atomlog.consumers.cluster.founding import NodeRequest
 from atomlog.consumers.parts import PROJECTIONS
 from atomlog.consumers.store import AsyncStore
 from deploy.kafka.brokers import Brokers
 from deploy.kafka.node import NodeSpec
 from tests.acceptance.writing import collection
+from tests.chaos.clocks import AHEAD_S, shifting_zygote
+from tests.chaos.networks import WITHIN, Network
 from tests.chaos.proxy import Proxy
 from tests.cluster.kernels import Kernel, Kernels
 from tests.processes.clients import STOP, Journal, Told
 from tests.support.commands import atomlog, until
 from tests.support.kafka import own_brokers
-from tests.support.zygote import COMMAND, Forked, zygote
+from tests.support.zygote import COMMAND, Forked
 
 PARTITIONS: Final = 2
 CLIENTS: Final = 8
@@ -33,6 +35,8 @@ PRINCIPAL: Final = "crew"
 KERNELS: Final = ("k1", "k2")
 CONSUMERS: Final = {"left": ("ids", "relations", "postings", "vectors"), "ids": ("ids",), "rest": PROJECTIONS[1:]}
 DIRECTORIES: Final = {"left": "replica-a", "ids": "replica-b", "rest": "replica-b"}  # of the consumers
+OTHERS: Final = "rest"  # the network namespace of clients and consumers
+PLACES: Final = ("b1", "b2", "b3", *KERNELS, OTHERS)
 LIVE_S: Final = 90.0  # at this scale clients are answered again within so long after a fault is over
 # Bounds of the test: leases and time-outs of a second or two instead of many.
 SETTINGS: Final = {
@@ -57,19 +61,26 @@ class Client:
 
 
 class Cluster:
-    """`async with Cluster(folder, seed) as cluster`: everything runs; nothing is left when it is over."""
+    """`async with Cluster(folder, seed) as cluster`: everything runs; nothing is left when it is over.
 
-    def __init__(self, folder: Path, seed: str) -> None:
+    `divided`: each broker and each kernel has a network of its own, so that faults may part them. `kills`: how often a
+    fault kills that does so again and again.
+    """
+
+    def __init__(self, folder: Path, seed: str, *, divided: bool = False, kills: int = 5) -> None:
         self.folder = folder
         self.seed = seed
+        self.kills = kills
         self.chance = random.Random(seed)
         self.prefix = "chaos"
+        self.network = Network(PLACES) if divided else None
         self.proxies = [Proxy() for _ in range(3)]
         self.brokers: Brokers
         self.kernels: Kernels
         self.running: dict[str, Kernel] = {}
         self.consumers: dict[str, Forked] = {}
         self.clients: dict[str, Client] = {}
+        self.clocks: dict[str, int] = {}  # kernel → by how many seconds its clock is ahead
         self.shared: dict[int, dict[str, Any]] = {}  # client → the result that made the atom it revises
         self.first: list[Told] = []
 
@@ -95,28 +106,57 @@ class Cluster:
 
     # -- processes
 
-    async def start_kernel(self, name: str, **environment: str) -> None:
-        kernel = await self.kernels.start(name, environment={**SETTINGS, **environment})
-        self.running[name] = kernel
+    async def start_kernel(self, name: str) -> Kernel:
+        """Its clock is as it was put last. Returns before it keeps anything."""
+        clock = {AHEAD_S: str(self.clocks.get(name, 0))}
+        self.running[name] = await self.kernels.start(name, environment={**SETTINGS, **clock})
+        return self.running[name]
 
-    async def start_consumer(self, name: str, **environment: str) -> None:
+    async def start_consumer(self, name: str) -> None:
+        """What it says goes to `<name>.log`."""
         directory = await self.kernels.directory(DIRECTORIES[name])
-        command = ("consume", *CONSUMERS[name], "--wait", "--store", str(directory), "--listen", "127.0.0.1:0")
-        log = self.folder / f"{name}.log"
-        self.consumers[name] = await zygote().fork(
-            COMMAND, *command, log=log, environment={**SETTINGS, **environment}, logs_stdout=True
-        )
+        self.consumers[name] = await self.follow(name, CONSUMERS[name], directory)
+
+    async def follow(self, name: str, projections: Sequence[str], directory: Path, **settings: str) -> Forked:
+        """A consumer of projections of a node."""
+        command = ("consume", *projections, "--wait", "--store", str(directory), "--listen", f"{self.host(OTHERS)}:0")
+        return await self.fork(OTHERS, COMMAND, *command, log=self.folder / f"{name}.log", settings=settings, says=True)
 
     async def start_clients(self, name: str, target: str, numbers: Sequence[int]) -> None:
         spaces = {number: self.space(number) for number in numbers}
         shared = {number: self.shared[number] for number in numbers}
         where = str(await self.kernels.directory("clients")) if "store" in name else self.bootstrap
         arguments = (where, str(self.folder), list(numbers), self.seed, _texts(spaces), _texts(shared))
-        process = await zygote().fork(target, *arguments, log=self.folder / f"{name}.log", environment=SETTINGS)
+        process = await self.fork(OTHERS, target, *arguments, log=self.folder / f"{name}.log")
         self.clients[name] = Client(target=target, numbers=numbers, process=process)
+
+    async def fork(
+        self,
+        place: str,
+        target: str,
+        *arguments: Any,
+        log: Path,
+        settings: Mapping[str, str] | None = None,
+        says: bool = False,
+    ) -> Forked:
+        """A process in one of `PLACES`, which are all the same where the network is not divided."""
+        entering = (WITHIN, self.network.place(place)) if self.network is not None else ()
+        return await shifting_zygote().fork(
+            *(*entering, target, *arguments), log=log, environment={**SETTINGS, **(settings or {})}, logs_stdout=says
+        )
+
+    def host(self, place: str) -> str:
+        """The address of one of `PLACES`."""
+        return "127.0.0.1" if self.network is None else self.network.address(place)
 
     async def owner(self, partition: int) -> Kernel:
         return await self.kernels.owner(partition, among=list(self.running.values()))
+
+    async def move(self, partition: int, to: Kernel) -> None:
+        """`atomlog move owner`."""
+        asked = ("move", "owner", "--store", str(to.directory), "--partition", str(partition), "--to", to.name)
+        done = await atomlog(*asked, environment=SETTINGS)
+        assert done.code == 0, done.err
 
     def space(self, number: int) -> str:
         """Two clients share a space, and its atom: they meet each other's conflicts."""
@@ -124,7 +164,12 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(f"127.0.0.1:{proxy.port}" for proxy in self.proxies)
+        return ",".join(f"{self.outside}:{proxy.port}" for proxy in self.proxies)
+
+    @property
+    def outside(self) -> str:
+        """Where the proxies listen."""
+        return "127.0.0.1" if self.network is None else self.network.host
 
     # -- what clients are told
 
@@ -162,10 +207,11 @@ class Cluster:
         return {number: path.read_bytes().count(b"\n") if path.exists() else 0 for number, path in paths.items()}
 
     async def _start(self) -> None:
+        if self.network is not None:
+            await asyncio.to_thread(self.network.start)
         for proxy in self.proxies:
-            await proxy.start()
-        ports = iter(self.proxies)
-        self.brokers = own_brokers(self.folder / "brokers", count=3, shape=lambda spec: _behind(next(ports), spec))
+            await proxy.start(self.outside)
+        self.brokers = own_brokers(self.folder / "brokers", count=3, shape=self._behind)
         await asyncio.to_thread(self.brokers.start)
         self.kernels = _Kernels(self.folder, self, self.prefix)
         for name in KERNELS:
@@ -206,6 +252,13 @@ class Cluster:
                 self.first.append(Told(batch=batch, result=made, refused=None))
                 self.shared[number] = self.shared[number + 1] = made["results"][0]
 
+    def _behind(self, spec: NodeSpec) -> NodeSpec:
+        """A broker that clients reach through its proxy."""
+        proxy, place = self.proxies[spec.id - 1], f"b{spec.id}"
+        proxy.target = (self.host(place), spec.port)
+        prefix = () if self.network is None else self.network.prefix(place)
+        return replace(spec, host=self.host(place), prefix=prefix, advertised=f"{self.outside}:{proxy.port}")
+
     async def _close(self) -> None:
         for client in self.clients.values():
             await _killed(client.process)
@@ -217,6 +270,8 @@ class Cluster:
             await asyncio.to_thread(self.brokers.close)
         for proxy in self.proxies:
             await proxy.close()
+        if self.network is not None:
+            await asyncio.to_thread(self.network.close)
 
 
 class _Kernels(Kernels):
@@ -224,19 +279,22 @@ class _Kernels(Kernels):
 
     def __init__(self, root: Path, cluster: Cluster, prefix: str) -> None:
         super().__init__(root, cluster, prefix, partitions=PARTITIONS)
+        self._cluster = cluster
         self._request = NodeRequest(
             bootstrap=cluster.bootstrap, prefix=prefix, partitions=PARTITIONS, blobs=str(root / "blobs")
         )
 
 
+    def host(self, name: str) -> str:
+        return self._cluster.host(name)
+
+    async def fork(self, name: str, *command: str, log: Path, environment: Mapping[str, str]) -> Forked:
+        return await self._cluster.fork(name, COMMAND, *command, log=log, settings=environment)
+
+
 async def _killed(process: Forked) -> None:
     if process.returncode is None:
         await process.killed()
-
-
-def _behind(proxy: Proxy, spec: NodeSpec) -> NodeSpec:
-    proxy.target = ("127.0.0.1", spec.port)
-    return replace(spec, advertised=f"127.0.0.1:{proxy.port}")
 
 
 def _texts(found: dict[int, Any]) -> dict[str, Any]:

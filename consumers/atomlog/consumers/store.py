@@ -589,7 +589,8 @@ def _home(space: str, policy: str | None) -> KeyHome:
 
 
 async def _make_node(path: str, machine: Machine, **asked: Any) -> StoreConfig:
-    from atomlog.consumers.cluster.creation import NodeRequest, create_node  # of an embedded store nobody needs it
+    from atomlog.consumers.cluster.creation import create_node
+    from atomlog.consumers.cluster.founding import NodeRequest
 
     unknown = sorted(asked.keys() - set(NodeRequest.__slots__))
     if unknown:

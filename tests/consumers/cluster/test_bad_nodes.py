@@ -53,6 +53,10 @@ async def test_what_is_wrong_with_a_node_is_told_at_opening_and_nothing_is_left_
     async with kernel(first), store_of(first, projections=["ids"]) as store:
         for space in ("notes", "mail", "papers"):
             await written(store, batch(space, "k", note("tea")))
+    await AsyncStore.init(tmp_path / "other")
+    with pytest.raises(AtomlogError, match=r"copy master\.key from another node") as caught:
+        await nodes(tmp_path, kafka, kafka_prefix, "3", master_key=str(tmp_path / "other/master.key"))
+    assert (caught.value.code, (tmp_path / "3/store.json").exists()) == ("INVALID_INPUT", False)
     kept = {path.name: path.read_bytes() for path in second.iterdir() if path.is_file()}
     for name, (spoil, code, told) in WRONG.items():
         spoil(second)

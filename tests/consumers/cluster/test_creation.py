@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from atomlog.client import AsyncStore, AtomlogError
-from atomlog.consumers.cluster.creation import MadeNode, NodeRequest, create_node
+from atomlog.consumers.cluster.creation import MadeNode, create_node
+from atomlog.consumers.cluster.founding import NodeRequest
 from atomlog.consumers.machine import Machine
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel.kafka_client import KafkaClient, KafkaConfig, KafkaRecord

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from atomlog.client import AsyncStore
-from atomlog.consumers.cluster.creation import NodeRequest, create_node
+from atomlog.consumers.cluster.creation import create_node
+from atomlog.consumers.cluster.founding import NodeRequest
 from atomlog.consumers.cluster.kernel import run_kernel
 from atomlog.consumers.machine import Machine
 from atomlog.consumers.replay import replay_until
@@ -27,11 +28,13 @@ QUICK = Settings(
 )
 
 
-async def nodes(path: Path, kafka: SharedBroker, prefix: str, *names: str) -> list[Path]:
+async def nodes(path: Path, kafka: SharedBroker, prefix: str, *names: str, **of_first: str) -> list[Path]:
     """Directories of nodes of one store of two partitions; each has the first one's files."""
     made: list[Path] = []
     for name in names:
-        files = {} if not made else {"master_key": str(made[0] / "master.key"), "node_pem": str(made[0] / "node.pem")}
+        files = (
+            of_first if not made else {"master_key": str(made[0] / "master.key"), "node_pem": str(made[0] / "node.pem")}
+        )
         request = NodeRequest(
             bootstrap=kafka.bootstrap,
             prefix=prefix,

@@ -60,7 +60,8 @@ def init(session: Session, kafka: str | None, vector_spaces: tuple[str, ...], **
 
 
 def _init_node(session: Session, kafka: str, given: dict[str, Any]) -> None:
-    from atomlog.consumers.cluster.creation import NodeRequest, create_node
+    from atomlog.consumers.cluster.creation import create_node
+    from atomlog.consumers.cluster.founding import NodeRequest
 
     request = NodeRequest(bootstrap=kafka, master_key=session.master_key_file, **given)
     made = run(create_node(session.directory, request, machine=Machine(), settings=settings()))
