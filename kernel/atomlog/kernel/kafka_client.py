@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.kafka_answers import TOPIC_EXISTS, error_of
-from atomlog.kernel.kafka_cluster import Cluster, Lane
+from atomlog.kernel.kafka_cluster import Cluster, Lane, LeaderWatch
 from atomlog.kernel.kafka_config import KafkaConfig
 from atomlog.kernel.kafka_trust import unavailable
 from atomlog.kernel.kafka_values import (
@@ -222,7 +222,8 @@ class KafkaProducer:
         batch = build_batch(records, self._bytes_max)
 
         async def ask(to: Connection, seconds: float) -> int:
-            return await to.produce(topic, partition, batch, seconds)
+            with LeaderWatch(self._cluster, topic, partition, to):
+                return await to.produce(topic, partition, batch, seconds)
 
         deadline = self._cluster.deadline()
         try:

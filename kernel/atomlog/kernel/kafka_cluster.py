@@ -5,6 +5,7 @@ Only what changes nothing, or was refused for sure, is asked again.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from atomlog.kernel.errors import AtomlogError, fail
@@ -25,6 +26,7 @@ from atomlog.kernel.kafka_wire import Connection
 T = TypeVar("T")
 Ask = Callable[[Connection, float], Awaitable[T]]  # gets how many seconds it may take
 _ANSWER_S = 2.0  # for what a broker answers at once
+_LOOK_S = 1.0  # how often somebody looks whether who was asked still leads
 
 
 class Lane:
@@ -67,6 +69,39 @@ class Lane:
         connections, self._connections = self._connections, {}
         for connection in connections.values():
             await connection.closed()
+
+
+class LeaderWatch:
+    """While inside, closes the connection once its broker does not lead the partition any more.
+
+    A broker that stands still answers nobody; what was asked of it need not wait for the deadline.
+    """
+
+    def __init__(self, cluster: "Cluster", topic: str, partition: int, connection: Connection) -> None:
+        self._cluster = cluster
+        self._place = topic, partition
+        self._connection = connection
+        self._looking: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(_LOOK_S, self._begin)  # most answers come long before
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def _begin(self) -> None:
+        self._looking = asyncio.create_task(self._look())
+
+    async def _look(self) -> None:
+        while True:
+            with suppress(AtomlogError):  # who waits will be told by the deadline
+                leader = await self._cluster.leader_now(*self._place)
+                if leader not in (None, self._connection.address):
+                    self._connection.abort()
+                    return
+            await asyncio.sleep(_LOOK_S)
 
 
 class Cluster:
@@ -250,6 +285,12 @@ class Cluster:
         addresses = known[self._turn :] + known[: self._turn]
         addresses += [address for address in self._bootstrap if address not in known]
         return sorted(addresses, key=self._suspects.__contains__)
+
+    async def leader_now(self, topic: str, partition: int) -> Address | None:
+        """Asked anew; None when nobody leads, or nobody knows."""
+        await self.refresh((topic,), self.deadline())
+        found = self._topics[topic].leaders.get(partition) if topic in self._topics else None
+        return None if found is None else self._brokers.get(found.node)
 
     async def _leader(self, topic: str, partition: int, deadline: float) -> Leader:
         leader = (await self.topic(topic, deadline)).leaders.get(partition)

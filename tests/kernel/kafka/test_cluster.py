@@ -33,6 +33,7 @@ class Broker:
     epoch: int = 5
     topic_error: int = 0
     is_gone: bool = False
+    stands_still: bool = False
     script: Script = field(default_factory=list)
     asked: Counter[str] = field(default_factory=Counter)
 
@@ -50,6 +51,8 @@ class FakeConnection:
 
     def __init__(self, broker: Broker, brokers: dict[int, Broker]) -> None:
         self.broker, self.brokers, self.is_open = broker, brokers, True
+        self.address = Address(host="b", port=broker.node)
+        self.aborted = asyncio.Event()
 
     async def metadata(self, topics: list[str], timeout_s: float) -> Metadata:
         broker = self.broker
@@ -69,10 +72,14 @@ class FakeConnection:
 
     async def produce(self, topic: str, partition: int, batch: bytes, timeout_s: float) -> int:
         self.broker.answer("produce")
+        if self.broker.stands_still:
+            await self.aborted.wait()
+            raise Lost("closed")
         return 3
 
     def abort(self) -> None:
         self.is_open = False
+        self.aborted.set()
 
     async def closed(self) -> None:
         self.abort()
@@ -129,6 +136,23 @@ def test_what_a_broker_may_have_done_is_sent_once(run: Callable[[Body], None], a
         brokers[1].script = [answer]
         assert (await refused((await client.producer()).send(TOPIC, 0, GROUP))).code == "KAFKA_UNAVAILABLE"
         assert brokers[1].asked["produce"] == 1
+
+    run(body)
+
+
+def test_an_answer_of_a_broker_that_leads_no_more_is_not_waited_for(run: Callable[[Body], None]) -> None:
+    async def body(client: KafkaClient, brokers: dict[int, Broker]) -> None:
+        producer = await client.producer()
+        assert await producer.send(TOPIC, 0, GROUP) == 3
+        brokers[1].stands_still = True
+        sending = asyncio.create_task(refused(producer.send(TOPIC, 0, GROUP)))
+        while brokers[1].asked["produce"] < 2:
+            await asyncio.sleep(0)
+        for broker in brokers.values():
+            broker.leader, broker.epoch = 2, 6
+        assert (await sending).code == "KAFKA_UNAVAILABLE"
+        assert await producer.send(TOPIC, 0, GROUP) == 3
+        assert (brokers[1].asked["produce"], brokers[2].asked["produce"]) == (2, 1)
 
     run(body)
 
