@@ -243,3 +243,22 @@ def test_partitions_are_named_by_numbers_and_ranges() -> None:
     assert parse_assignment("0,2", "x") == (0, 2)
     assert parse_assignment(" 4 - 6, 1", "x") == (1, 4, 5, 6)
     assert check_assignment(parse_assignment("all", "x") or (), PARTITIONS, "x") == (0, 1, 2)
+
+
+def test_an_atom_that_was_just_written_is_waited_for_where_its_partition_is_here(tmp_path: Path) -> None:
+    async def work() -> None:
+        directory = str(tmp_path / "store")
+        await planted(directory)
+        await consumed(directory, partitions=HELD)
+        async with AsyncStore.open(directory, create=False) as store:
+            follower = store.views["ids"].follower
+            assert follower is not None
+            follower.pause()
+            batch = {"space": space_in(2), "idempotency_key": "new", "changes": [source("new", **{"as": "@new"})]}
+            written = await store.write(batch)
+            read = asyncio.create_task(store.get(written.results[0].atom, at_least=written.receipt))
+            await asyncio.sleep(0)
+            follower.resume()
+            assert (await read).atoms[0].value == {"text": "new"}
+
+    run(work())

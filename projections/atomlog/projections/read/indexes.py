@@ -47,6 +47,10 @@ class IndexSet:
             return range(self.ids.partitions)
         return sorted(set.intersection(*(set(self.held_by(name)) for name in names)))
 
+    def has(self, names: Sequence[str], positions: Positions | None) -> bool:
+        """Whether positions were given, and all of partitions that each of these indexes has."""
+        return bool(positions) and set(positions or ()).issubset(self.held_by_all(names))
+
     def builds(self) -> dict[str, str]:
         """Name → which build; of vectors also the generation of its manifest, `g000001/3`."""
         found = dict(self.generations)

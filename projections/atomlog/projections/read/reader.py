@@ -224,6 +224,8 @@ class Reader:
         chooser = Chooser(indexes=indexes, plan=names, log=self.log, clock=self.clock)
         lacking = absent(indexes, names, selector, cursor.positions if cursor else _asked_for(options))
         if lacking and not (options.may_lack and mode != SNAPSHOT and can_lack(selector) and cursor is None):
+            if cursor is None and not can_lack(selector) and indexes.has(names, options.at_least):
+                await chooser.choose(_asked(mode, options), list)  # with what is waited for, the atoms may be here
             raise lacking
         if cursor:
             return await chooser.again(cursor.positions, mode)
