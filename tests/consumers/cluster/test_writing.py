@@ -276,6 +276,22 @@ async def test_an_owner_that_stands_still_is_not_waited_for_once_another_one_own
     await ended(world)
 
 
+async def test_a_side_that_closes_leaves_what_was_sent_in_doubt_at_once(tmp_path: Path) -> None:
+    world = await made(tmp_path, write_timeout_ms=10**9)
+    asked = asyncio.Event()
+
+    async def silent(message: Mapping[str, Any]) -> Any:
+        asked.set()
+        await asyncio.Event().wait()
+
+    side = world.side(Directory(await world.nodes.start(silent)))
+    writes = asyncio.create_task(code_of(side))
+    await asked.wait()
+    await side.close()
+    assert (await writes).code == "IN_DOUBT"
+    await ended(world)
+
+
 async def test_what_was_in_doubt_stays_so_when_it_cannot_be_tried_again(tmp_path: Path) -> None:
     world = await made(tmp_path, write_timeout_ms=400)
     owner = await world.nodes.start(fail("IN_DOUBT", "lost"), fail("OVERLOADED", "full", retry_after_ms=1))

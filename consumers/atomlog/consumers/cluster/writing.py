@@ -66,6 +66,7 @@ class ClusterWriteSide:
         self._owners = owners
         self._connections = connections
         self._clock = parts.machine.clock
+        self._closed = False
 
     async def open(self) -> None:
         """Nothing is reached before it is needed."""
@@ -101,6 +102,8 @@ class ClusterWriteSide:
         return await self._owners.heard()
 
     async def close(self) -> None:
+        """What is on its way is in doubt."""
+        self._closed = True
         await self._connections.close()
         await self._owners.close()
 
@@ -130,7 +133,7 @@ class ClusterWriteSide:
         partition = partition_of(space, self._parts.config.partitions)
         attempt = _Attempt(partition=partition)
         limit_us = self._clock.monotonic_us() + self._parts.settings.write_timeout_ms * 1_000
-        while (left_us := limit_us - self._clock.monotonic_us()) > 0:
+        while not self._closed and (left_us := limit_us - self._clock.monotonic_us()) > 0:
             try:
                 endpoint = attempt.next_of(*await self._candidates(partition))
                 if endpoint is not None:
