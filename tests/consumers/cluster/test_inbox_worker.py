@@ -422,6 +422,18 @@ async def test_a_topic_that_is_made_anew_under_a_worker_is_noticed() -> None:
         await working
 
 
+async def test_partitions_that_were_not_registered_are_said_to_be_read_by_nobody() -> None:
+    world = await World.made()
+    found = world.broker.found[world.one.topic]
+    found.facts = replace(found.facts, partitions=3)
+    for partition in (0, 1):
+        world.ask(request("a"), partition=partition)
+        await world.work(ScriptedWrites(_done), until=1, partition=partition)
+    (said,) = world.events
+    assert (said["event"], said["error"]["code"]) == ("inbox_failed", "LOG_MISMATCH")
+    assert "has 3 partitions, 2 are registered" in said["error"]["message"]
+
+
 async def test_records_of_a_transaction_ask_for_nothing_and_unreadable_ones_are_told_so() -> None:
     world = await World.made()
     world.ask(request("a"))

@@ -41,14 +41,21 @@ async def find_position(client: KafkaClient, one: Registration, partition: int) 
     return Place(position) if position >= first else Place(first, lost=position)
 
 
-async def check_topics(client: KafkaClient, one: Registration) -> None:
-    """LOG_DIVERGED when one of the topics is not the one that was registered."""
+async def check_topics(client: KafkaClient, one: Registration) -> AtomlogError | None:
+    """LOG_DIVERGED when one of the topics is not the one that was registered.
+
+    Returns LOG_MISMATCH when the inbox has partitions that were not registered, so that nobody reads them.
+    """
+    more = None
     wanted = {one.topic: one.topic_id, one.results: one.results_id}
     for name, facts in (await client.topics(list(wanted))).items():
         if facts is None:
             raise _made_anew(one, f"topic {name} is gone")
         if facts.topic_id != wanted[name]:
             raise _made_anew(one, f"topic {name} was deleted and made anew")
+        if name == one.topic and facts.partitions > one.partitions:
+            more = _has_more(one, facts.partitions)
+    return more
 
 
 async def _last_told(client: KafkaClient, one: Registration, partition: int) -> int | None:
@@ -80,6 +87,12 @@ async def _told_between(client: KafkaClient, one: Registration, partition: int, 
     finally:
         await stream.close()
     return told
+
+
+def _has_more(one: Registration, partitions: int) -> AtomlogError:
+    message = f"topic {one.topic} has {partitions} partitions, {one.partitions} are registered: nobody reads the others"
+    way_out = f"give {one.results} as many, then run `atomlog inbox create {one.principal}` again"
+    return fail("LOG_MISMATCH", f"{message}; {way_out}")
 
 
 def _made_anew(one: Registration, what: str) -> AtomlogError:

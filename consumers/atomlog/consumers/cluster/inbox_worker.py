@@ -148,12 +148,16 @@ class InboxWorker:
 
     async def _watch(self) -> None:
         """A topic that is made anew under a running worker would be read on as if it were the old one."""
+        said = ""
         while True:
-            await self._clock.sleep(self._around.settings.metadata_refresh_ms / 1_000)
             try:
-                await check_topics(self._client, self._one)
+                found = await check_topics(self._client, self._one)
             except UnavailableError:
-                continue  # those who need the brokers say so
+                found = None  # those who need the brokers say so
+            if found is not None and found.message != said and self._partition == 0:
+                self._say("inbox_failed", error=found.to_dict())
+                said = found.message
+            await self._clock.sleep(self._around.settings.metadata_refresh_ms / 1_000)
 
     # -- carrying out
 
