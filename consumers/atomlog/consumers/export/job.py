@@ -16,7 +16,7 @@ from atomlog.consumers.export.index_rows import member_rows, receipt_rows, relat
 from atomlog.consumers.export.log_rows import Piece, log_rows
 from atomlog.consumers.export.manifest import LOCK, ExportedFile, Manifest, begun, check_same
 from atomlog.consumers.export.parquet import ParquetFile, check_library
-from atomlog.consumers.export.tables import INPUTS, MEMBERSHIPS, RECEIPTS, RELATIONS, REVISIONS, TABLES, Row
+from atomlog.consumers.export.tables import INPUTS, MEMBERSHIPS, RECEIPTS, RELATIONS, REVISIONS, TABLES, Row, Table
 from atomlog.consumers.indexes import OpenIndexes
 from atomlog.consumers.parts import Parts
 from atomlog.consumers.paths import checked_path
@@ -33,8 +33,10 @@ Progress = Callable[[str, int, int], None]
 """(table or file, done, total); the total grows where it is not known before."""
 
 INDEXES: Final = ("ids", "relations")  # that an export reads beside the log
-GROUP_ROWS_MAX: Final = 50_000  # rows of a row group
-GROUP_BYTES_MAX: Final = 32 * 1024 * 1024  # of texts and bytes in it, as they are in memory
+GROUP_ROWS_MAX: Final = 20_000  # rows of a row group
+GROUP_BYTES_MAX: Final = 16 * 1024 * 1024  # of long texts and lists in it, as they are in memory
+LONG: Final = ("value", "text")  # columns of texts that may be long
+ITEM_BYTES: Final = 512  # that an item of a list takes
 HASH_BYTES: Final = 1024 * 1024
 
 
@@ -273,7 +275,7 @@ class _Job:
         path = _path(table, partition)
         parquet = ParquetFile(self._parts.machine.files, f"{self._directory}/{path}", TABLES[table])
         abandoning.callback(parquet.abandon)
-        return _GroupedFile(self._parts, path, parquet)
+        return _GroupedFile(self._parts, path, parquet, TABLES[table])
 
     def _save(self, manifest: Manifest) -> None:
         manifest.save(self._parts.machine.files, self._directory)
@@ -304,9 +306,11 @@ class _Job:
 class _GroupedFile:
     """Gathers rows into row groups, bounded in rows and in bytes, and writes them on a worker."""
 
-    def __init__(self, parts: Parts, path: str, parquet: ParquetFile) -> None:
+    def __init__(self, parts: Parts, path: str, parquet: ParquetFile, table: Table) -> None:
         self._workers = parts.machine.workers
         self._path = path
+        self._texts = [index for index, column in enumerate(table.columns) if column.name in LONG]
+        self._lists = [index for index, column in enumerate(table.columns) if column.kind in ("strings", "structs")]
         self._parquet = parquet
         self._rows: list[Row] = []
         self._bytes = 0
@@ -314,9 +318,14 @@ class _GroupedFile:
     async def add(self, rows: Sequence[Row]) -> None:
         for row in rows:
             self._rows.append(row)
-            self._bytes += sum(len(cell) for cell in row if isinstance(cell, str | bytes))
+            self._bytes += self._weight(row)
             if len(self._rows) >= GROUP_ROWS_MAX or self._bytes >= GROUP_BYTES_MAX:
                 await self._write_group()
+
+    def _weight(self, row: Row) -> int:
+        """Bytes of what may be long in it; the rest is bounded by the number of rows."""
+        texts = sum(len(row[index] or "") for index in self._texts)
+        return texts + ITEM_BYTES * sum(len(row[index] or ()) for index in self._lists)
 
     async def _write_group(self) -> None:
         group, self._rows, self._bytes = self._rows, [], 0
