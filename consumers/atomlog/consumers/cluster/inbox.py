@@ -14,7 +14,7 @@ from atomlog.kernel.errors import AtomlogError, fail
 
 STEP_S: Final = 1.0  # until ownership is looked at again, when no registration comes
 RETRY_S: Final = 0.2  # doubles up to RETRY_MAX_S
-RETRY_MAX_S: Final = 30.0
+RETRY_MAX_S: Final = 5.0
 
 _Key = tuple[Registration, int]
 
@@ -36,8 +36,8 @@ class Inboxes:
             while True:
                 try:
                     await self._follower.step(STEP_S)
-                except AtomlogError as error:
-                    self._tell_failure("registrations", error)
+                except Exception as error:  # whatever it is, the kernel owns and writes on
+                    self._tell_failure("registrations", _told(error))
                     await self._around.clock.sleep(retry_s)
                     retry_s = min(2 * retry_s, RETRY_MAX_S)
                 else:
@@ -80,7 +80,7 @@ class Inboxes:
             except Moved:
                 continue
             except Exception as error:
-                failure = error if isinstance(error, AtomlogError) else _of_bug(error)
+                failure = _told(error)
                 if failure.message != told:
                     self._say_failure(one, partition, failure)
                 told = failure.message
@@ -104,5 +104,7 @@ class Inboxes:
         self._failing = True
 
 
-def _of_bug(error: Exception) -> AtomlogError:
+def _told(error: Exception) -> AtomlogError:
+    if isinstance(error, AtomlogError):
+        return error
     return fail("CORRUPT", f"an inbox stopped: {type(error).__name__}: {error}")
