@@ -284,7 +284,6 @@ class _Kernels(Kernels):
             bootstrap=cluster.bootstrap, prefix=prefix, partitions=PARTITIONS, blobs=str(root / "blobs")
         )
 
-
     def host(self, name: str) -> str:
         return self._cluster.host(name)
 

@@ -19,6 +19,8 @@ from tests.processes.clients import STOP, Client, Journal
 INBOX: Final = "chaos.inbox.crew"
 RESULTS: Final = "chaos.results.crew"
 OUTCOME_S: Final = 20.0  # then the same request is sent again
+REQUEST_MS: Final = 5_000
+METADATA_MS: Final = 5_000
 TRANSPORT: Final = (KafkaError, OSError, TimeoutError)
 
 
@@ -65,7 +67,10 @@ class Inbox:
     async def follow(self) -> None:
         """Hand outcomes to who waits for them, for ever."""
         while True:
-            consumer = AIOKafkaConsumer(RESULTS, bootstrap_servers=self._bootstrap, auto_offset_reset="latest")
+            # Who asks a broker that stands still must ask another one soon.
+            patience = {"request_timeout_ms": REQUEST_MS, "metadata_max_age_ms": METADATA_MS}
+            where = {"bootstrap_servers": self._bootstrap, "auto_offset_reset": "latest"}
+            consumer = AIOKafkaConsumer(RESULTS, **where, **patience)
             try:
                 async with asyncio.timeout(10):
                     await consumer.start()
@@ -89,7 +94,8 @@ class Inbox:
 
     async def _connected(self) -> AIOKafkaProducer:
         if self._producer is None:
-            producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, acks="all", request_timeout_ms=5_000)
+            patience = {"request_timeout_ms": REQUEST_MS, "metadata_max_age_ms": METADATA_MS}
+            producer = AIOKafkaProducer(bootstrap_servers=self._bootstrap, acks="all", **patience)
             await producer.start()
             self._producer = producer
         return self._producer

@@ -4,7 +4,7 @@ import asyncio
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from atomlog.consumers.parts import PROJECTIONS
 from atomlog.consumers.store import AsyncStore
 from tests.chaos import check
 from tests.chaos.cluster import CONSUMERS, PARTITIONS, SETTINGS, Cluster
-from tests.chaos.faults import FAULTS
+from tests.chaos.faults import FAULTS, possible
+from tests.chaos.faults import PARTITIONS as PARTITION_FAULTS
 from tests.chaos.records import Log, read_log
 from tests.processes.clients import Told
 from tests.support.commands import atomlog
@@ -22,34 +23,39 @@ TERMS_A_FAULT: int = 4  # of one partition, at most
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """A seed, and the faults in their order. In a file it runs again."""
+    """A seed, and the faults in their order. In a file it runs again. `kills`: see `Cluster`."""
 
     seed: str
     faults: Sequence[str]
+    kills: int = 5
 
     @classmethod
     def drawn(cls, seed: str, count: int) -> "Schedule":
-        chance = random.Random(seed)
-        return cls(seed=seed, faults=[chance.choice(sorted(FAULTS)) for _ in range(count)])
+        """Of the faults that this machine can try."""
+        return cls(seed=seed, faults=random.Random(seed).choices(possible(), k=count))
+
+    @property
+    def divided(self) -> bool:
+        """Whether it needs a network in parts."""
+        return not set(PARTITION_FAULTS).isdisjoint(self.faults)
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps({"seed": self.seed, "faults": list(self.faults)}) + "\n", "utf-8")
+        path.write_text(json.dumps(asdict(self)) + "\n", "utf-8")
 
     @classmethod
     def load(cls, path: Path) -> "Schedule":
-        found = json.loads(path.read_text("utf-8"))
-        return cls(seed=found["seed"], faults=found["faults"])
+        return cls(**json.loads(path.read_text("utf-8")))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a run saw. `seconds`: fault → how long after it every client was answered again."""
+    """What a run saw. `seconds`: fault → how long after it every client was answered again. `voids`: by reason."""
 
     seed: str
     seconds: Mapping[str, float]
     acknowledged: int
     refused: int
-    voids: int
+    voids: Mapping[str, int]
     unreadable: int
     terms: Mapping[int, int]
 
@@ -58,7 +64,7 @@ async def run(folder: Path, schedule: Schedule) -> Report:
     """AssertionError when something does not hold; the folder has the schedule, the journals and every log."""
     schedule.save(folder / "schedule.json")
     seconds: dict[str, float] = {}
-    async with Cluster(folder, schedule.seed) as cluster:
+    async with Cluster(folder, schedule.seed, divided=schedule.divided, kills=schedule.kills) as cluster:
         for name in schedule.faults:
             await FAULTS[name](cluster)
             taken = await cluster.live(f"after {name}")
@@ -70,7 +76,8 @@ async def run(folder: Path, schedule: Schedule) -> Report:
 async def _checked(cluster: Cluster, schedule: Schedule, told: Sequence[Told], seconds: Mapping[str, float]) -> Report:
     # 1. One more change of hands: what is void by now has lost its keys after it.
     for partition in range(PARTITIONS):
-        await _move(cluster, partition)
+        owner = await cluster.owner(partition)
+        await cluster.move(partition, next(kernel for kernel in cluster.running.values() if kernel is not owner))
     store_directory = str(await cluster.kernels.directory("replica-a"))
     async with await AsyncStore.open(store_directory, create=False, follow=False) as store:
         # 2. The log, read without the program, against what everybody was told.
@@ -85,14 +92,6 @@ async def _checked(cluster: Cluster, schedule: Schedule, told: Sequence[Told], s
         await _receipts_replay(store, cluster)
     await _replicas_agree(cluster)
     return _report(schedule, log, told, seconds, refused, unreadable)
-
-
-async def _move(cluster: Cluster, partition: int) -> None:
-    owner = await cluster.owner(partition)
-    other = next(kernel for kernel in cluster.running.values() if kernel is not owner)
-    asked = ("move", "owner", "--store", str(other.directory), "--partition", str(partition), "--to", other.name)
-    done = await atomlog(*asked, environment=SETTINGS)
-    assert done.code == 0, done.err
 
 
 async def _receipts_replay(store: AsyncStore, cluster: Cluster) -> None:
@@ -128,7 +127,7 @@ def _report(
         seconds=seconds,
         acknowledged=sum(one.result is not None for one in told),
         refused=refused,
-        voids=sum(log.model.voids.values()),
+        voids=dict(log.model.voids),
         unreadable=unreadable,
         terms={partition: len(positions) for partition, positions in log.terms.items()},
     )

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from atomlog.consumers.cluster.connections import Connections
-from atomlog.consumers.cluster.creation import NodeRequest, create_node
+from atomlog.consumers.cluster.creation import create_node
 from atomlog.consumers.cluster.credentials import Credentials
+from atomlog.consumers.cluster.founding import NodeRequest
 from atomlog.consumers.machine import Machine
 from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.kafka_topics import MIN_IN_SYNC, REPLICATION
@@ -122,16 +123,21 @@ class Kernels:
     async def start(self, name: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Kernel:
         """Returns before it keeps anything."""
         directory = await self.directory(name)
-        process = await zygote().fork(
-            COMMAND,
-            *("kernel", "--store", str(directory), "--listen", "127.0.0.1:0", "--name", name, *arguments),
-            log=self._root / f"{name}.log",
-            environment={**SETTINGS, **(environment or {})},
-        )
+        command = ("kernel", "--store", str(directory), "--listen", f"{self.host(name)}:0", "--name", name, *arguments)
+        log = self._root / f"{name}.log"
+        process = await self.fork(name, *command, log=log, environment={**SETTINGS, **(environment or {})})
         kernel = Kernel(name=name, directory=directory, process=process)
         kernel.reading = asyncio.create_task(kernel.read())
         self.running.append(kernel)
         return kernel
+
+    def host(self, name: str) -> str:
+        """Where the kernel of that name listens."""
+        return "127.0.0.1"
+
+    async def fork(self, name: str, *command: str, log: Path, environment: Mapping[str, str]) -> Forked:
+        """The process of the kernel of that name."""
+        return await zygote().fork(COMMAND, *command, log=log, environment=environment)
 
     async def kept(self, *kernels: Kernel) -> None:
         """Until they look after their partitions."""

@@ -70,7 +70,7 @@ def require_disks() -> None:
 
 
 def require_small_disks() -> None:
-    if (missing := _missing_for_tmpfs()) is not None:
+    if (missing := missing_for_small_disks()) is not None:
         pytest.skip(f"A FULL DISK IS NOT TESTED: {missing}")
 
 
@@ -115,7 +115,8 @@ def _missing_for_images() -> str | None:
 
 
 @cache
-def _missing_for_tmpfs() -> str | None:
+def missing_for_small_disks() -> str | None:
+    """What this machine lacks for `small_disk`; None when there can be one."""
     return _missing_tools(("mount", "umount")) or _try_to_mount(lambda folder: ("-t", "tmpfs", "none"))
 
 

@@ -1,0 +1,97 @@
+"""What may happen to the kernels. Each fault does it, and undoes it where that is part of it."""
+
+import asyncio
+from typing import Final
+
+from tests.chaos.cluster import PARTITIONS, SETTINGS, Cluster
+from tests.chaos.sockets import addresses_of
+from tests.cluster.kernels import Kernel
+from tests.support.commands import until
+
+LEASE_S: Final = int(SETTINGS["ATOMLOG_LEASE_MS"]) / 1_000
+CLOCK_OFF_S: Final = 600
+
+
+async def kill_the_owner(cluster: Cluster) -> None:
+    """SIGKILL; started again at once."""
+    owner = await cluster.owner(drawn_partition(cluster))
+    await owner.kill()
+    await cluster.start_kernel(owner.name)
+
+
+async def end_the_owner(cluster: Cluster) -> None:
+    """SIGTERM: it hands over; started again."""
+    owner = await cluster.owner(drawn_partition(cluster))
+    assert await owner.terminate() == 0, f"see {cluster.folder}"
+    await cluster.start_kernel(owner.name)
+
+
+async def freeze_the_owner(cluster: Cluster) -> None:
+    """SIGSTOP past every time-out, until another one owns the partition; then it goes on: a zombie."""
+    partition = drawn_partition(cluster)
+    owner = await cluster.owner(partition)
+    owner.freeze()
+    await cluster.kernels.owner(partition, among=others_than(cluster, owner))
+    await asyncio.sleep(LEASE_S)
+    owner.go_on()
+
+
+async def freeze_the_owner_in_mid_append(cluster: Cluster) -> None:
+    """What the owner sends the brokers is held back and it is frozen; when another one owns, all of that arrives.
+
+    Records of an older term: they are void.
+    """
+    partition = drawn_partition(cluster)
+    owner = await cluster.owner(partition)
+    connections = addresses_of(owner.process.pid)
+    topic = cluster.topic.encode()
+    for proxy in cluster.proxies:
+        # A produce request names the topic; a question for what is new does, too, and may be late as well.
+        proxy.hold(lambda sender, chunk: sender in connections and topic in chunk)
+    try:
+        await cluster.answers(4)  # of what does not need it
+        owner.freeze()
+        await cluster.kernels.owner(partition, among=others_than(cluster, owner))
+    finally:
+        for proxy in cluster.proxies:
+            proxy.release()
+        owner.go_on()
+
+
+async def put_a_clock_off(cluster: Cluster) -> None:
+    """A kernel is started with a clock that is ten minutes off, and then owns everything. Its clock stays so."""
+    name = cluster.chance.choice(sorted(cluster.running))
+    cluster.clocks[name] = cluster.chance.choice((CLOCK_OFF_S, -CLOCK_OFF_S))
+    await cluster.running[name].kill()
+    kernel = await cluster.start_kernel(name)
+    await cluster.kernels.kept(kernel)
+    for partition in range(PARTITIONS):
+        if await cluster.owner(partition) is not kernel:
+            await cluster.move(partition, kernel)
+
+
+async def starve_the_followers_of_keys(cluster: Cluster) -> None:
+    """A standby and a consumer hear nothing of the key topic while keys are made; then the owner is killed."""
+    owner = await cluster.owner(drawn_partition(cluster))
+    starved = [kernel.process.pid for kernel in others_than(cluster, owner)]
+    starved.append(cluster.consumers["left"].pid)
+    topic = f"{cluster.prefix}.keys".encode()
+    for proxy in cluster.proxies:
+        proxy.hold(lambda sender, chunk: topic in chunk and any(sender in addresses_of(pid) for pid in starved))
+    try:
+        await until(lambda: sum(proxy.held for proxy in cluster.proxies), "a follower of keys hears nothing")
+        await cluster.answers(40)
+        await owner.kill()
+        await asyncio.sleep(2 * LEASE_S)
+    finally:
+        for proxy in cluster.proxies:
+            proxy.release()
+    await cluster.start_kernel(owner.name)
+
+
+def drawn_partition(cluster: Cluster) -> int:
+    return cluster.chance.randrange(PARTITIONS)
+
+
+def others_than(cluster: Cluster, owner: Kernel) -> list[Kernel]:
+    return [kernel for kernel in cluster.running.values() if kernel is not owner]
