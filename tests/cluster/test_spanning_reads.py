@@ -15,7 +15,7 @@ from atomlog.kernel.ids import partition_of
 from tests.acceptance.expect import refused
 from tests.acceptance.writing import collection, membership, source
 from tests.cluster.kernels import SETTINGS, Kernels
-from tests.support.commands import until
+from tests.support.commands import atomlog, until
 from tests.support.kafka import SharedBroker
 from tests.support.zygote import COMMAND, Forked, zygote
 
@@ -106,3 +106,19 @@ async def test_a_read_goes_to_the_node_that_holds_its_partitions_and_says_what_n
                 await until(whole, "the node that came back is asked")
                 again = await asyncio.gather(*(store.members(atoms["@g"]) for _ in range(20)))
                 assert {one.body() for one in again} == {page.body()}
+
+                # Replicas of a partition are the same, whatever else a node follows.
+                digests = [await verified(str(await kernels.directory(node))) for node in ("half", "whole")]
+                assert [sorted(one["ids"]) for one in digests] == [["0"], ["0", "1"]]
+                assert {name: one["0"] for name, one in digests[0].items()} == {
+                    name: one["0"] for name, one in digests[1].items()
+                }
+
+
+async def verified(directory: str) -> dict[str, dict[str, str]]:
+    """Projection → partition → digest, of projections that are what the log gives."""
+    done = await atomlog("verify", *PROJECTIONS, "--json", "--store", directory, environment=SETTINGS)
+    assert done.code == 0, done.err
+    reports = list(map(json.loads, done.out.splitlines()))
+    assert all(report["equal"] for report in reports), reports
+    return {report["name"]: report["digests"] for report in reports}
