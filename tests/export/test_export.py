@@ -1,5 +1,7 @@
 """`export`: the tables hold what the store holds, as of one position, whatever happens meanwhile."""
 
+import asyncio
+import errno
 import json
 import os
 import signal
@@ -12,12 +14,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from atomlog.client import AtomlogError, Store
-from atomlog.consumers.export import job
+from atomlog.client import AsyncStore, AtomlogError, Store
+from atomlog.consumers.export import job, parquet
 from atomlog.consumers.export.tables import TABLES
 from atomlog.consumers.generations import GenerationDirectory
 from atomlog.kernel.content import ContentOpener
 from atomlog.kernel.errors import fail
+from atomlog.kernel.settings import Settings
 from atomlog.kernel.system import SystemFiles
 from tests.acceptance.writing import collection, membership, retire, revise, source
 from tests.house.tree import ROOT
@@ -397,6 +400,48 @@ def test_another_export_into_the_same_directory_is_told_to_wait(store: Store, tm
 
     store.export(tmp_path / "out", progress=progress)
     assert [error.code for error in found] == ["STORE_LOCKED"]
+
+
+def test_a_full_disk_is_told_and_the_next_one_goes_on(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(store)
+    real, written = parquet._Sink.write, 0
+
+    def write_some(self: parquet._Sink, data: Any) -> int:
+        nonlocal written
+        written += len(bytes(data))
+        if written > 8_000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(self, data)
+
+    with monkeypatch.context() as full:
+        full.setattr(parquet._Sink, "write", write_some)
+        assert refusal(store, tmp_path / "out").code == "OVERLOADED"
+    report = store.export(tmp_path / "out")
+    assert report.resumed
+    store.export(tmp_path / "whole")
+    assert tables(tmp_path / "out") == tables(tmp_path / "whole")
+
+
+def test_an_index_that_is_behind_is_waited_for_while_it_moves_and_no_longer(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        settings = Settings(read_timeout_ms=150)
+        async with await AsyncStore.open(tmp_path / "store", settings=settings) as store:
+            for number in range(4):
+                await store.write({"space": "s", "idempotency_key": str(number), "changes": [source(str(number))]})
+            await store.wait_until_current()
+            follower = store.views["relations"].follower
+            assert follower is not None
+            follower.pause()
+            await store.write({"space": "s", "idempotency_key": "last", "changes": [source("last")]})
+            with pytest.raises(AtomlogError, match="INDEX_LAGGING"):
+                await store.export(tmp_path / "out", tables=["relations"])
+            follower.resume()
+            report = await store.export(tmp_path / "out", tables=["relations"])
+            assert report.resumed
+
+    asyncio.run(scenario())
 
 
 def test_without_pyarrow_the_way_out_is_said_and_nothing_is_made(

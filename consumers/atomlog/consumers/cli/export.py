@@ -39,7 +39,7 @@ def export(
 
     async def work() -> "ExportReport":
         with progress_bars("exporting") as progress:
-            async with session.current_store(INDEXES) as store:
+            async with session.store(projections=INDEXES) as store:
                 return await store.export(
                     target,
                     at=at,

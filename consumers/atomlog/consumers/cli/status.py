@@ -13,6 +13,7 @@ from atomlog.consumers.cli.session import Session, example, run, say, settings, 
 from atomlog.consumers.parts import PROJECTIONS
 from atomlog.consumers.processes import process_id
 from atomlog.consumers.store_config import StoreConfig
+from atomlog.kernel.errors import UnavailableError
 from atomlog.kernel.system import SystemClock, SystemFiles
 
 if TYPE_CHECKING:
@@ -50,10 +51,14 @@ async def _again_and_again(session: Session, seconds: float) -> None:
     is_terminal = sys.stdout.isatty() and not session.as_json
     async with _opened(session, is_looking=True) as store:
         while True:
-            found = (await store.status()).to_dict()
-            if is_terminal:
-                emit_bytes(CLEAR)
-            _show(session, found)
+            try:
+                found = (await store.status()).to_dict()
+            except UnavailableError as error:  # of brokers that are away: the next look may tell more
+                say(printable(f"{error.code}: {error.message}"))
+            else:
+                if is_terminal:
+                    emit_bytes(CLEAR)
+                _show(session, found)
             await SystemClock().sleep(seconds)
 
 

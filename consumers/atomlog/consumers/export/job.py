@@ -21,7 +21,7 @@ from atomlog.consumers.indexes import OpenIndexes
 from atomlog.consumers.parts import Parts
 from atomlog.consumers.paths import checked_path
 from atomlog.consumers.store_arguments import text_list
-from atomlog.kernel.errors import fail, of_system
+from atomlog.kernel.errors import AtomlogError, fail, of_system
 from atomlog.kernel.ids import invalid, shown
 from atomlog.kernel.model import Positions
 from atomlog.kernel.ports import File, Files
@@ -30,7 +30,7 @@ from atomlog.projections.ids import Ids
 from atomlog.projections.relations import Relations
 
 Progress = Callable[[str, int, int], None]
-"""(table or file, done, total); the total grows where it is not known before."""
+"""(a table and its partition, or an index that is waited for; done, total). A total that is not known before grows."""
 
 INDEXES: Final = ("ids", "relations")  # that an export reads beside the log
 GROUP_ROWS_MAX: Final = 20_000  # rows of a row group
@@ -83,18 +83,19 @@ async def export_store(
         KEY_UNAVAILABLE: the master key is another one than the store's. CORRUPT, LOG_DIVERGED: as of reading.
     """
     check_library()
+    progress = progress or _silent
     target = checked_path(target, "to").rstrip("/") or "/"
     try:
         with _Place(parts.machine.files, target) as place:
             found = begun(parts.machine.files, target)
             held = _held(parts, indexes)
             if time_us is not None:
-                positions = await _positions_at(parts, indexes, held, positions, time_us)
+                positions = await _positions_at(parts, indexes, held, positions, time_us, progress)
             wanted = await _wanted(parts, held, positions, _tables(tables), found)
             if found is not None:
                 check_same(found, wanted, target)
             place.become_an_export()
-            job = _Job(parts, indexes, target, found or wanted, progress or _silent)
+            job = _Job(parts, indexes, target, found or wanted, progress)
             return ExportReport(directory=target, manifest=await job.run(), resumed=found is not None)
     except OSError as error:
         raise of_system(error, target) from error
@@ -141,7 +142,12 @@ async def _checked(parts: Parts, held: Sequence[int], positions: Positions) -> d
 
 
 async def _positions_at(
-    parts: Parts, indexes: OpenIndexes, held: Sequence[int], positions: Positions | None, time_us: int
+    parts: Parts,
+    indexes: OpenIndexes,
+    held: Sequence[int],
+    positions: Positions | None,
+    time_us: int,
+    progress: Progress,
 ) -> Positions:
     """The last batch recorded at or before a time, in each partition. INVALID_INPUT for a time in the future."""
     if positions is not None:
@@ -150,16 +156,35 @@ async def _positions_at(
     if time_us > now_us:
         raise invalid("as_of", f"{format_time(time_us)} is in the future; it is {format_time(now_us)}")
     async with AsyncExitStack() as leases:
-        ids: Ids = await open_index(parts, indexes, leases, "ids", await _ends(parts, held))
+        ids: Ids = await open_index(parts, indexes, leases, "ids", await _ends(parts, held), progress)
         return {partition: ids.position_at(partition, time_us) for partition in held}
 
 
-async def open_index(parts: Parts, indexes: OpenIndexes, leases: AsyncExitStack, name: str, at: Positions) -> Any:
-    """An index that has reached these positions, kept open until the leases end. INDEX_LAGGING, CORRUPT."""
+async def open_index(
+    parts: Parts, indexes: OpenIndexes, leases: AsyncExitStack, name: str, at: Positions, progress: Progress
+) -> Any:
+    """An index that has reached these positions, kept open until the leases end.
+
+    One that is behind is waited for as long as it moves: INDEX_LAGGING when it does not, CORRUPT.
+    """
     view, clock = indexes.need(name), parts.machine.clock
     await view.catch_up()
-    await view.wait_for(at, clock.monotonic_us() + parts.settings.read_timeout_ms * 1_000)
-    return await leases.enter_async_context(view.pinned())
+    while True:
+        before = dict(view.positions())
+        progress(f"index {name}", *_reached(before, at))
+        try:
+            await view.wait_for(at, clock.monotonic_us() + parts.settings.read_timeout_ms * 1_000)
+        except AtomlogError as error:
+            if error.code != "INDEX_LAGGING" or error.retry_after_ms is None or dict(view.positions()) == before:
+                raise
+        else:
+            progress(f"index {name}", *_reached(at, at))
+            return await leases.enter_async_context(view.pinned())
+
+
+def _reached(positions: Positions, at: Positions) -> tuple[int, int]:
+    """(records applied, records that must be) over all partitions."""
+    return sum(min(positions.get(one, -1), last) + 1 for one, last in at.items()), sum(last + 1 for last in at.values())
 
 
 async def _ends(parts: Parts, held: Sequence[int]) -> Positions:
@@ -252,7 +277,7 @@ class _Job:
         return table in self._manifest.tables and not self._manifest.has(_path(table, partition))
 
     async def _index(self, leases: AsyncExitStack, name: str) -> Any:
-        return await open_index(self._parts, self._indexes, leases, name, self._manifest.positions)
+        return await open_index(self._parts, self._indexes, leases, name, self._manifest.positions, self._progress)
 
     async def _write(self, tables: Sequence[str], partition: int | None, source: AsyncGenerator[Piece]) -> None:
         """Those files of one source that are missing, each finished or begun anew by the next try."""

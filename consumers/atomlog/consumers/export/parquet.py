@@ -55,8 +55,9 @@ class ParquetFile:
         return Written(rows=self._rows, size_bytes=written[0], sha256=written[1])
 
     def abandon(self) -> None:
-        """Close what is open; what was written stays under its other name and is written over by the next try."""
-        self._sink.abandon()
+        """Close what is open, if it is; what was written stays under its other name and is written over next time."""
+        if self._sink.abandon():
+            self._writer.close()  # here, and not when it is collected, by when the file may be another one
 
     def _schema_of(self, table: Table) -> Any:
         fields = [self._field(column) for column in table.columns]
@@ -103,6 +104,7 @@ class _Sink(io.RawIOBase):
     def __init__(self, files: Files, path: str) -> None:
         self._file = files.open(path, write=True, create=True)
         self._file.truncate(0)
+        self._is_abandoned = False
         self._size = 0
         self._digest = hashlib.sha256()
 
@@ -114,6 +116,8 @@ class _Sink(io.RawIOBase):
 
     def write(self, data: Any) -> int:
         piece = bytes(data)
+        if self._is_abandoned:
+            return len(piece)
         self._file.append(piece)
         self._digest.update(piece)
         self._size += len(piece)
@@ -126,10 +130,13 @@ class _Sink(io.RawIOBase):
         super().close()
         return self._size, self._digest.hexdigest()
 
-    def abandon(self) -> None:
-        if not self.closed:
-            self._file.close()
-            super().close()
+    def abandon(self) -> bool:
+        """Write nothing more, whatever pyarrow has still to say; False when it was finished."""
+        if self.closed or self._is_abandoned:
+            return False
+        self._is_abandoned = True
+        self._file.close()
+        return True
 
     def close(self) -> None:
         """pyarrow closes what it writes into; the file is closed by `finish` or `abandon`."""
