@@ -101,8 +101,8 @@ WRITE_PATH: Final = (
     Mutant(
         name="keeps the content keys of void records",
         file="kernel/atomlog/kernel/claim.py",
-        old="        if unused:\n",
-        new="        if unused and not self._term.owner:\n",
+        old="in parts_of(self._allocator.unused(used)):\n",
+        new="in parts_of({}):\n",
         caught_by=write_path("write_path", "test_content_keys_of_void_records_are_destroyed_at_take_over"),
     ),
     Mutant(
@@ -115,8 +115,8 @@ WRITE_PATH: Final = (
     Mutant(
         name="takes back by itself what another one claimed",
         file="kernel/atomlog/kernel/claim.py",
-        old="        if not over_others and self._following",
-        new="        if False and self._following",
+        old="        if (not over_others and state.owner",
+        new="        if (False and state.owner",
         caught_by=write_path("ownership", "test_an_owner_in_doubt_does_not_claim_over_a_successor"),
     ),
     Mutant(
@@ -261,8 +261,8 @@ STATE_MACHINE: Final = (
     Mutant(
         name="destroys keys that effective records use",
         file=f"{KERNEL}/claim.py",
-        old="        unused = self._allocator.unused(used)\n",
-        new="        unused = self._allocator.unused({})\n",
+        old="parts_of(self._allocator.unused(used))",
+        new="parts_of(self._allocator.unused({}))",
         caught_by=Checker(name="reads_are_exact", looks=False),
     ),
     Mutant(
@@ -373,8 +373,8 @@ STATE_MACHINE: Final = (
     Mutant(
         name="gives the rows of a receipt in another order",
         file=f"{PROJECTIONS}/read/replay.py",
-        old="        rows = tuple(row for row, _ in rendered)\n",
-        new="        rows = tuple(row for row, _ in reversed(rendered))\n",
+        old="    return tuple(row for row, _ in rendered)\n",
+        new="    return tuple(row for row, _ in reversed(rendered))\n",
         caught_by=Checker(name="receipts_replay_to_the_same_bytes"),
     ),
     Mutant(
