@@ -305,6 +305,26 @@ STATE_MACHINE: Final = (
         ),
     ),
     Mutant(
+        name="goes on in another history as long as every record of it is void",
+        file="consumers/atomlog/consumers/applier.py",
+        old="        return await self._checked()\n",
+        new="        return True\n",
+        caught_by=NamedTest(
+            path="tests/consumers/test_other_history.py",
+            name="test_a_longer_history_in_which_every_record_is_void_is_told_apart",
+        ),
+    ),
+    Mutant(
+        name="shows a row without the atom of another partition that it refers to",
+        file="projections/atomlog/projections/read/reader.py",
+        old="            if len(chosen.positions) < self.log.partitions and not chosen.unreachable:\n",
+        new="            if False:\n",
+        caught_by=NamedTest(
+            path="tests/consumers/test_partial.py",
+            name="test_a_row_that_refers_to_an_atom_in_another_partition_is_not_shown_without_it",
+        ),
+    ),
+    Mutant(
         name="syncs what a failed fsync left behind, and writes it not again",
         file=f"{KERNEL}/log/recovery.py",
         old="        if published is None or published < spot.position:\n",
