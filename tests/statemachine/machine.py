@@ -21,17 +21,18 @@ from atomlog.projections.read.page import Page
 from atomlog.projections.read.reader import ReadOptions
 from tests.simulation.ports import Killed, Process
 from tests.statemachine import checkers
+from tests.statemachine.broker import HELD, REAL_FAULTS
 from tests.statemachine.checkers import ACCEPTED, REFUSED, UNKNOWN, WAITING, Course, Sent
 from tests.statemachine.ending import Ending
 from tests.statemachine.questions import question, selector
 from tests.statemachine.requests import Requests
-from tests.statemachine.world import INDEXES, PROCESSES, Cluster, EmbeddedCluster, Node
+from tests.statemachine.world import INDEXES, PROCESSES, Cluster, EmbeddedCluster, KafkaCluster, Node
 
 slots = st.integers(0, PROCESSES - 1)
 numbers = st.integers(0, 999)
-NOT_KNOWN: Final = ("IN_DOUBT", "NOT_OWNER", "OVERLOADED")
-DISK_FAULTS: Final = ("EIO", "ENOSPC", "SHORT", "KILLED", "KILLED_AFTER", "POWER")
+NOT_KNOWN: Final = ("IN_DOUBT", "NOT_OWNER", "OVERLOADED", "KAFKA_UNAVAILABLE")
 APPEND_FAULTS: Final = [fault for fault in Fault if fault is not Fault.NONE]
+DISK_FAULTS: Final = ("EIO", "ENOSPC", "SHORT", "KILLED", "KILLED_AFTER", "POWER")
 
 
 class Paging:
@@ -391,20 +392,18 @@ class Undisturbed:
         )
 
 
-class MemoryLogMachine(StoreMachine):
+class SharedLogMachine(StoreMachine):
     """Anybody may append; what becomes of an append is scripted."""
-
-    @rule(fault=st.sampled_from(APPEND_FAULTS), slot=st.none() | slots)
-    def an_append_fails(self, fault: Fault, slot: int | None) -> None:
-        """The next append of a process, or of whoever is next."""
-        node = None if slot is None else self.c.node(slot)
-        self.c.server.script(fault, **({} if node is None else {"producer": node.name}))
 
     @rule(fault=st.sampled_from([ReadFault.ERROR, ReadFault.STALLS]), slot=slots)
     def a_read_of_an_owner_fails(self, fault: ReadFault, slot: int) -> None:
         node = self.c.node(slot)
         if node is not None:
             self.c.server.script_reads(fault, reader=node.name)
+
+    def script(self, fault: Fault, slot: int | None) -> None:
+        node = None if slot is None else self.c.node(slot)
+        self.c.server.script(fault, **({} if node is None else {"producer": node.name}))
 
     @precondition(lambda self: self.c.server.in_flight)
     @rule(number=numbers, arrives=st.booleans())
@@ -416,6 +415,37 @@ class MemoryLogMachine(StoreMachine):
     @rule()
     def stalled_calls_go_on(self) -> None:
         self.c.server.let_go()
+
+
+class MemoryLogMachine(SharedLogMachine):
+    @rule(fault=st.sampled_from(APPEND_FAULTS), slot=st.none() | slots)
+    def an_append_fails(self, fault: Fault, slot: int | None) -> None:
+        """The next append of a process, or of whoever is next."""
+        self.script(fault, slot)
+
+
+class KafkaLogMachine(SharedLogMachine):
+    """On a real broker, which does what it is asked; on the way there connections, requests and answers are lost."""
+
+    cluster_class = KafkaCluster
+
+    @rule(fault=st.sampled_from(REAL_FAULTS), slot=st.none() | slots)
+    def an_append_fails(self, fault: Fault, slot: int | None) -> None:
+        """The next append of a process, or of whoever is next."""
+        self.script(fault, slot)
+
+    @rule(other=slots, fault=st.sampled_from(HELD), ms=st.sampled_from((1, 50, 2_500)), data=st.data())
+    def another_one_claims_while_a_request_is_on_its_way(
+        self, other: int, fault: Fault, ms: int, data: st.DataObject
+    ) -> None:
+        """It arrives, is lost or stays where it is; who sent it may be alive, or wait for it still."""
+        slot = next((n for n in range(PROCESSES) if (node := self.c.node(n)) and node.owner.phase == "owner"), other)
+        self.script(fault, slot)
+        for batch in self.batches(data, 1):
+            self.send(slot, batch)
+        self.c.loop.pass_time(20_000)
+        self.change_hands("claim", other)
+        self.c.loop.pass_time(ms * 1_000)
 
 
 class EmbeddedLogMachine(StoreMachine):

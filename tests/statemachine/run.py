@@ -16,9 +16,14 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.statemachine import checkers
 from tests.statemachine.checkers import CheckFailed
-from tests.statemachine.machine import EmbeddedLogMachine, MemoryLogMachine, StoreMachine
+from tests.statemachine.machine import EmbeddedLogMachine, KafkaLogMachine, MemoryLogMachine, StoreMachine
+from tests.statemachine.world import KafkaCluster
 
-MACHINES: Final[dict[str, type[StoreMachine]]] = {"memory": MemoryLogMachine, "embedded": EmbeddedLogMachine}
+MACHINES: Final[dict[str, type[StoreMachine]]] = {
+    "memory": MemoryLogMachine,
+    "embedded": EmbeddedLogMachine,
+    "kafka": KafkaLogMachine,
+}
 CAUGHT: Final = 3
 STEPS: Final = 50
 
@@ -46,6 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("log", choices=MACHINES)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--broker", metavar="HOST:PORT", default="localhost:9092", help="for the log on Kafka")
     parser.add_argument("--examples", type=int, default=50)
     parser.add_argument("--only", choices=checkers.CHECKERS, help="look with this checker alone")
     parser.add_argument("--shrink", action="store_true")
@@ -54,6 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{asked.log} log, seed {asked.seed}, {asked.examples} examples")
     checkers.ONLY.update([asked.only] if asked.only else [])
     StoreMachine.seen.clear()
+    KafkaCluster.address = asked.broker
     try:
         run(asked.log, asked.seed, asked.examples, shrink=asked.shrink)
     except CheckFailed as error:

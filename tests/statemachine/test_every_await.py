@@ -4,10 +4,13 @@ from random import Random
 
 import pytest
 
-from tests.statemachine.machine import EmbeddedLogMachine, MemoryLogMachine, StoreMachine
+from tests.statemachine.machine import StoreMachine
 from tests.statemachine.requests import Requests
+from tests.statemachine.run import MACHINES
+from tests.statemachine.world import KafkaCluster
+from tests.support.kafka import SharedBroker
 
-MACHINES = {"memory": MemoryLogMachine, "embedded": EmbeddedLogMachine}
+FAULTS = ("KILLED", "KILLED_AFTER")
 CALLS_MAX = 400
 
 
@@ -25,19 +28,27 @@ def course(machine: StoreMachine) -> None:
         machine.c.loop.pass_time(30_000)
 
 
+def is_met(log: str, fault: str, call: int) -> bool:
+    """Whether there was such a call. Everything is checked at the end of the course."""
+    machine = MACHINES[log]()
+    machine.begin(call)
+    machine.c.calls.faults[machine.c.calls.count + call] = fault
+    course(machine)
+    met = bool(machine.c.calls.met)
+    machine.teardown()
+    return met
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("fault", ["KILLED", "KILLED_AFTER"])
-@pytest.mark.parametrize("log", MACHINES)
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("log", ["memory", "embedded"])
 def test_a_restart_at_every_await_loses_nothing_and_repeats_nothing(log: str, fault: str) -> None:
-    calls = 0
-    for call in range(1, CALLS_MAX):
-        machine = MACHINES[log]()
-        machine.begin(call)
-        machine.c.calls.faults[machine.c.calls.count + call] = fault
-        course(machine)
-        is_met = bool(machine.c.calls.met)
-        machine.teardown()
-        if not is_met:
-            break
-        calls = call
-    assert 12 < calls < CALLS_MAX - 1, f"ended at {calls} calls"
+    calls = next(call for call in range(1, CALLS_MAX) if not is_met(log, fault, call)) - 1
+    assert 12 < calls < CALLS_MAX - 2, f"ended at {calls} calls"
+
+
+@pytest.mark.timeout(300)
+def test_so_does_one_at_some_awaits_on_a_real_broker(kafka: SharedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KafkaCluster, "address", kafka.address)
+    met = [is_met("kafka", FAULTS[number % 2], call) for number, call in enumerate(range(3, 60, 7))]
+    assert all(met), "as many calls as the log in memory has"

@@ -1,8 +1,9 @@
 """One partition, several processes that want to write it, indexes that follow it and a reader: everything of the
 program that a state machine drives, on the ports of the simulation, with the indexes in a real RocksDB.
 
-`Cluster` is over the in-memory log, which anybody may append to and which a script makes fail; `EmbeddedCluster` over
-the embedded log on a simulated disk, whose calls fail, and whose power is cut.
+`Cluster` is over the in-memory log, which anybody may append to and which a script makes fail; `KafkaCluster` over a
+topic of a real broker, with proxies on the way there; `EmbeddedCluster` over the embedded log on a simulated disk,
+whose calls fail, and whose power is cut.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -38,6 +39,7 @@ from tests.oracle.brute_model import Model
 from tests.oracle.readers import raw, segment_records
 from tests.projections.stores import Watched, rocks
 from tests.simulation.ports import Calls, Killed, Machine, Process, open_primary
+from tests.statemachine.broker import BrokerLog, BrokerServer
 from tests.statemachine.checkers import corruption_fails_closed, named
 from tests.statemachine.loop import SteppedLoop
 from tests.support.kernel_world import LOG_ID, RIGHTS
@@ -124,7 +126,7 @@ class Cluster:
     # -- the log
 
     def make_log(self) -> None:
-        self.server = MemoryLogServer(log_id=LOG_ID, partitions=1)
+        self.server: MemoryLogServer = MemoryLogServer(log_id=LOG_ID, partitions=1)
 
     def open_log(self, process: Process) -> Log:
         return MemoryLog(self.server, name=process.name, on_await=lambda point: self.on_await(process, point))
@@ -318,8 +320,7 @@ class Cluster:
         self.calls.faults.clear()
         self.calls.named.clear()
         if not self.exclusive:
-            self.server._append_faults.clear()
-            self.server._read_faults.clear()
+            self.server.heal()
             for request in self.server.in_flight:
                 (self.server.deliver if self.chance.random() < 0.5 else self.server.drop)(request.number)
             self.server.let_go()
@@ -423,6 +424,23 @@ class EmbeddedCluster(Cluster):
             await log.close()
             process.kill()
         return found, None
+
+
+class KafkaCluster(Cluster):
+    """Over the log on a real broker, below a topic of its own."""
+
+    address = ""  # of the broker: host:port
+    server: BrokerServer
+
+    def make_log(self) -> None:
+        self.server = BrokerServer(self.address, log_id=LOG_ID)
+
+    def open_log(self, process: Process) -> Log:
+        return BrokerLog(self.server, process, on_await=lambda point: self.on_await(process, point))
+
+    def close(self) -> None:
+        super().close()
+        self.server.close()
 
 
 async def _closed(node: Node) -> None:
