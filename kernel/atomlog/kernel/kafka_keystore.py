@@ -251,7 +251,7 @@ class KafkaKeyStore:
     async def _follow_stream(self) -> None:
         place = await self._pages.place()
         self._topic_id = await self._check_topic(place)
-        self._position = place.position  # only now: up to there it is known what the topic holds
+        self._move(place.position)  # only now: up to there it is known what the topic holds
         stream = await self._client.stream(self._topic, PARTITION, self._position)
         try:
             await self._read(stream)
@@ -300,7 +300,6 @@ class KafkaKeyStore:
         strange = Counter(problem for record in records if (problem := self._strange(record)))
         place = FollowedPlace(topic_id=self._topic_id, position=position)
         applied = await self._pages.apply([_told(record) for record in records if is_page(record)], place)
-        self._position = position
         strange.update(applied.ignored)
         if strange:
             self.ignored += strange
@@ -309,6 +308,11 @@ class KafkaKeyStore:
         if applied.replaced:
             for heard in self._heard:
                 heard(applied.replaced)
+        self._move(position)
+
+    def _move(self, position: int) -> None:
+        """Tell who waits for it."""
+        self._position = position
         self._moved.set()
         self._moved = asyncio.Event()
 

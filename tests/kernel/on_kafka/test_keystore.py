@@ -11,6 +11,8 @@ import pytest
 
 from atomlog.kernel import sqlite
 from atomlog.kernel.errors import AtomlogError
+from atomlog.kernel.followed_pages import FollowedPlace
+from atomlog.kernel.kafka_keystore import KafkaKeyStore
 from atomlog.kernel.kafka_values import FetchedRecord
 from atomlog.kernel.key_allocator import KeyAllocator
 from atomlog.kernel.key_topic import page_of, page_record, read_store_record, write_store_record
@@ -168,6 +170,28 @@ async def test_a_node_goes_on_where_it_stood_and_misses_nothing(keys: Keys) -> N
         os.unlink(keys.path("two"))
         anew = await keys.node("two")
         assert await anew.get(NAME) == page_with(version=2, destroyed=bitmap(1))
+
+
+async def test_who_asks_before_the_following_has_begun_is_answered_though_nothing_new_comes(
+    keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with keys:
+        await keys.make()
+        one = await keys.node("one")
+        await one.put([page_with()])
+        await one.close()
+        looked, may_begin = KafkaKeyStore._check_topic, asyncio.Event()
+
+        async def begins_late(store: KafkaKeyStore, place: FollowedPlace) -> bytes:
+            await may_begin.wait()
+            return await looked(store, place)
+
+        monkeypatch.setattr(KafkaKeyStore, "_check_topic", begins_late)
+        again = await keys.node("one", timeout_s=5.0)  # its copy has the whole topic
+        asked = asyncio.create_task(again.outlines(0))
+        await until(lambda: again._wanted > 0)
+        may_begin.set()
+        assert [outline.page for outline in await asked] == [NAME]
 
 
 async def test_a_put_that_is_not_read_back_in_time_says_so_and_may_have_worked(
