@@ -14,12 +14,13 @@ PYTEST_ARGS ?=
 BENCH_STAMP := $(VENV)/.bench
 BENCH_ARGS ?=
 BENCH = $(BIN)/atomlog bench
+WITH_BROKERS = $(BIN)/python -m deploy.kafka.around --nodes
 UV_COMPILE := $(LOCK_VENV)/bin/uv pip compile --quiet --universal --generate-hashes --python-version 3.11 \
 	--no-emit-index-url --no-emit-find-links --no-annotate --no-header $(if $(UPGRADE),--upgrade)
 
 .DEFAULT_GOAL := ci
 .DELETE_ON_ERROR:
-.PHONY: ci check test fuzz simulate soak-simulation soak-statemachine soak-corruption soak-processes kafka kafka-down demo bench bench-large bench-smoke bench-memory install format wheel lock clean help prerequisites
+.PHONY: ci check test fuzz simulate soak-simulation soak-statemachine soak-corruption soak-processes chaos kafka kafka-down demo bench bench-large bench-smoke bench-memory bench-kafka install format wheel lock clean help prerequisites
 
 ci: check test ## what CI runs (the default)
 
@@ -53,6 +54,9 @@ soak-corruption: $(STAMP) ## damaged files, SCALE=20 times as many as CI tries, 
 	ATOMLOG_CORRUPTION_SCALE=$(or $(SCALE),20) ATOMLOG_CORRUPTION_SEED=$(or $(SEED),$(shell date +%s)) \
 		$(BIN)/pytest -q -n $(PYTEST_WORKERS) tests/corruption $(PYTEST_ARGS)
 
+chaos: $(STAMP) ## three brokers, kernels, consumers, faults: SEEDS=1-20, or new ones for SECONDS=600, or SCHEDULE=file; prints a table
+	$(BIN)/python -m tests.chaos $(if $(SCHEDULE),--schedule $(SCHEDULE),$(if $(SEEDS),--seeds $(SEEDS),--seconds $(or $(SECONDS),600)))
+
 kafka: ## one Kafka broker to try things, until make kafka-down (KAFKA_PORT=9092); prints its address
 	@$(PYTHON) -m deploy.kafka up --port $(or $(KAFKA_PORT),9092)
 
@@ -79,6 +83,11 @@ bench-smoke: $(BENCH_STAMP) ## every rung once, as small as it goes
 
 bench-memory: $(STAMP) ## resident memory of a process that writes a million times (BENCH_WRITES=n)
 	$(BIN)/python -m atomlog.consumers.bench.memory $(BENCH_WRITES)
+
+bench-kafka: $(STAMP) ## the rungs over Kafka, on one broker and on three that it starts; needs Java 17 and Maven
+	$(WITH_BROKERS) 1 -- $(BENCH) --scale normal --page docs/benchmarks.md --only P7,P11,P12 $(BENCH_ARGS)
+	$(WITH_BROKERS) 1 -- $(BENCH) --scale normal --page docs/benchmarks.md --only P8 --rounds 1
+	$(WITH_BROKERS) 3 -- $(BENCH) --scale normal --page docs/benchmarks.md --only P7 $(BENCH_ARGS)
 
 wheel: $(STAMP) ## build dist/atomlog-….whl
 	$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

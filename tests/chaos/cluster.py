@@ -7,7 +7,7 @@ killed, and stop when they are asked to.
 import asyncio
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +37,9 @@ CONSUMERS: Final = {"left": ("ids", "relations", "postings", "vectors"), "ids": 
 DIRECTORIES: Final = {"left": "replica-a", "ids": "replica-b", "rest": "replica-b"}  # of the consumers
 OTHERS: Final = "rest"  # the network namespace of clients and consumers
 PLACES: Final = ("b1", "b2", "b3", *KERNELS, OTHERS)
+# A process that cannot begin for one of these ends, and is started again, as by a supervisor.
+PASSING: Final = ("KAFKA_UNAVAILABLE", "STORE_LOCKED")
+START_AGAIN_S: Final = 0.5
 LIVE_S: Final = 90.0  # at this scale clients are answered again within so long after a fault is over
 # Bounds of the test: leases and time-outs of a second or two instead of many.
 SETTINGS: Final = {
@@ -83,6 +86,8 @@ class Cluster:
         self.clocks: dict[str, int] = {}  # kernel → by how many seconds its clock is ahead
         self.shared: dict[int, dict[str, Any]] = {}  # client → the result that made the atom it revises
         self.first: list[Told] = []
+        self.failures: list[str] = []  # processes that ended by themselves
+        self._watching: list[asyncio.Task[None]] = []
 
     @property
     def topic(self) -> str:
@@ -109,13 +114,15 @@ class Cluster:
     async def start_kernel(self, name: str) -> Kernel:
         """Its clock is as it was put last. Returns before it keeps anything."""
         clock = {AHEAD_S: str(self.clocks.get(name, 0))}
-        self.running[name] = await self.kernels.start(name, environment={**SETTINGS, **clock})
-        return self.running[name]
+        kernel = self.running[name] = await self.kernels.start(name, environment={**SETTINGS, **clock})
+        self._watch(name, kernel.process, lambda: self.running[name].process, self.start_kernel)
+        return kernel
 
     async def start_consumer(self, name: str) -> None:
         """What it says goes to `<name>.log`."""
         directory = await self.kernels.directory(DIRECTORIES[name])
-        self.consumers[name] = await self.follow(name, CONSUMERS[name], directory)
+        process = self.consumers[name] = await self.follow(name, CONSUMERS[name], directory)
+        self._watch(name, process, lambda: self.consumers[name], self.start_consumer)
 
     async def follow(self, name: str, projections: Sequence[str], directory: Path, **settings: str) -> Forked:
         """A consumer of projections of a node."""
@@ -179,6 +186,7 @@ class Cluster:
         begun, before = loop.time(), self._answers()
         while True:
             now = self._answers()
+            assert not self.failures, "; ".join(self.failures)
             if all(now[number] >= before[number] + 2 for number in range(CLIENTS)):
                 return loop.time() - begun
             waiting = [number for number in range(CLIENTS) if now[number] < before[number] + 2]
@@ -196,10 +204,30 @@ class Cluster:
         for name, client in self.clients.items():
             code = await client.process.wait()
             assert code == 0, f"{name} ended with {code}:\n{(self.folder / f'{name}.log').read_text()[-4_000:]}"
+        assert not self.failures, "; ".join(self.failures)
         told = [told for number in range(CLIENTS) for told in Journal(self.folder, number).told()]
         return [*self.first, *told]
 
     # -- inside
+
+    def _watch(
+        self, name: str, process: Forked, now: Callable[[], Forked], again: Callable[[str], Awaitable[object]]
+    ) -> None:
+        """Start it again if it ends by itself because the brokers are away; any other end is a failure."""
+
+        async def watching() -> None:
+            code = await process.wait()
+            if code <= 0 or now() is not process:
+                return  # it was killed, or told to end
+            last = (self.folder / f"{name}.log").read_text("utf-8").splitlines()[-1:]
+            if not any(passing in line for passing in PASSING for line in last):
+                self.failures.append(f"{name} ended with {code}: {last}")
+                return
+            await asyncio.sleep(START_AGAIN_S)
+            if now() is process:
+                await again(name)
+
+        self._watching.append(asyncio.create_task(watching()))
 
     def _answers(self) -> dict[int, int]:
         """Client → lines of its journal: two for each batch."""
@@ -260,6 +288,9 @@ class Cluster:
         return replace(spec, host=self.host(place), prefix=prefix, advertised=f"{self.outside}:{proxy.port}")
 
     async def _close(self) -> None:
+        for watching in self._watching:
+            watching.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
         for client in self.clients.values():
             await _killed(client.process)
         for process in self.consumers.values():

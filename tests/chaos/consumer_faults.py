@@ -49,19 +49,18 @@ async def damage_the_directory_of_an_index(cluster: Cluster) -> None:
     for path in (await _directory(cluster)).glob("*/db/*"):
         if path.is_file() and path.name not in ("LOCK", "IDENTITY"):
             _damage(path)
-    await cluster.start_consumer(INDEX)
+    directory = await cluster.kernels.directory("replica-b")
+    process = await cluster.follow(INDEX, [INDEX], directory)
     await until(lambda: b"CORRUPT" in log.read_bytes()[said_before:], f"damage is named in {log}")
-    process = cluster.consumers[INDEX]
     process.terminate()
     await process.wait()
-    directory = str(await cluster.kernels.directory("replica-b"))
-    rebuilt = await atomlog("rebuild", INDEX, "--force", "--store", directory, environment=SETTINGS)
+    rebuilt = await atomlog("rebuild", INDEX, "--force", "--store", str(directory), environment=SETTINGS)
     assert rebuilt.code in (0, 70), rebuilt.out + rebuilt.err  # 70: the one before was not the same
     await cluster.start_consumer(INDEX)
 
 
 async def fill_the_disk_of_a_consumer(cluster: Cluster) -> None:
-    """A third replica on a small disk, which is full for a while: it catches up when it is not."""
+    """A third replica on a small disk, which is full for a while: started again when it is not, it catches up."""
     number = sum(1 for _ in cluster.folder.glob("disk-*"))
     folder = cluster.folder / f"disk-{number}"
     folder.mkdir()
@@ -74,8 +73,9 @@ async def fill_the_disk_of_a_consumer(cluster: Cluster) -> None:
             _fill(disk, filler)
             await cluster.answers(100)
             filler.unlink()
-            if process.returncode is not None:
-                process = await _follow_on(cluster, folder.name, directory)
+            process.terminate()  # an index that could not be synced goes on when it is opened anew
+            await process.wait()
+            process = await _follow_on(cluster, folder.name, directory)
             await _current(directory)
             verified = await atomlog("verify", *ON_THE_DISK, "--store", str(directory), environment=SETTINGS)
             assert verified.code == 0, verified.out + verified.err

@@ -1,9 +1,8 @@
 """One run: a schedule of faults, and at the end everything held against the log."""
 
-import asyncio
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -60,15 +59,18 @@ class Report:
     terms: Mapping[int, int]
 
 
-async def run(folder: Path, schedule: Schedule) -> Report:
+async def run(folder: Path, schedule: Schedule, say: Callable[[str], None] = lambda _: None) -> Report:
     """AssertionError when something does not hold; the folder has the schedule, the journals and every log."""
     schedule.save(folder / "schedule.json")
     seconds: dict[str, float] = {}
+    say("starting")
     async with Cluster(folder, schedule.seed, divided=schedule.divided, kills=schedule.kills) as cluster:
         for name in schedule.faults:
+            say(name)
             await FAULTS[name](cluster)
             taken = await cluster.live(f"after {name}")
             seconds[name] = max(taken, seconds.get(name, 0.0))
+        say("checking")
         told = await cluster.stop_clients()
         return await _checked(cluster, schedule, told, seconds)
 
@@ -131,7 +133,3 @@ def _report(
         unreadable=unreadable,
         terms={partition: len(positions) for partition, positions in log.terms.items()},
     )
-
-
-def main(folder: Path, schedule: Schedule) -> Report:
-    return asyncio.run(run(folder, schedule))

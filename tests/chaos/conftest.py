@@ -1,0 +1,3 @@
+"""Tests of chaos may be coroutines."""
+
+from tests.support.coroutines import pytest_pyfunc_call as pytest_pyfunc_call
