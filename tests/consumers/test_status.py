@@ -138,6 +138,7 @@ def test_a_table_names_each_replica_and_where_it_is(capfdbinary: pytest.CaptureF
     )
     nodes = [
         node_entry(said(part(4), name="kernel-a"), 3_000_000),
+        node_entry(said(part(3), name="kernel-gone"), 9_000_000),
         node_entry(said(projections=(remote,), name="index-b", role="consumer", disk_days_to_full=3), 3_000_000),
     ]
     found = {
@@ -167,6 +168,7 @@ def test_a_table_names_each_replica_and_where_it_is(capfdbinary: pytest.CaptureF
     assert any(line.split()[:6] == ["ids", "index-b", "g7", "DEGRADED", "11", "5"] for line in lines)
     assert any("refusing writes" in line and "less than a day" in line for line in lines)
     assert any(line.startswith("kernel kernel-a  owns 0; pid 7, heard 2.0 s ago") for line in lines)
+    assert any(line.startswith("kernel kernel-gone  pid 7, heard 8.0 s ago") for line in lines)
     assert any(line.startswith("consumer index-b") and "full in 3 days" in line for line in lines)
 
 

@@ -106,8 +106,9 @@ def _show(session: Session, found: Mapping[str, Any]) -> None:
     there = [_projection(one, _name(node)) for node in found["nodes"] for one in node["projections"]]
     emit_table(here + there, PROJECTION)
     emit(f"disk  {_disk(found['disk'])}")
+    terms = {one["partition"]: one["term"] for one in found["partitions"]}
     for node in found["nodes"]:
-        emit(f"{node['role']} {_name(node)}  {_heard(node)}; disk  {_disk(node['disk'])}")
+        emit(f"{node['role']} {_name(node)}  {_heard(node, terms)}; disk  {_disk(node['disk'])}")
     for one in found["projections"]:
         if one["error"] is not None:
             say(printable(f"{one['name']}: {one['error']['code']}: {one['error']['message']}"))
@@ -170,8 +171,10 @@ def _name(node: Mapping[str, Any]) -> str:
     return str(node["name"] or node["endpoint"] or node["node"])
 
 
-def _heard(node: Mapping[str, Any]) -> str:
-    serves = [str(one["partition"]) for one in node["partitions"] if one["phase"] == "owner"]
+def _heard(node: Mapping[str, Any], terms: Mapping[int, int | None]) -> str:
+    """What it said last. One that is gone goes on saying that it owns what others have claimed since."""
+    owned = [one for one in node["partitions"] if one["phase"] == "owner"]
+    serves = [str(one["partition"]) for one in owned if one["term"] >= (terms.get(one["partition"]) or 0)]
     owns = f"owns {','.join(serves)}; " if serves else ""
     return f"{owns}pid {node['pid']}, heard {node['age_s']:.1f} s ago"
 
