@@ -107,3 +107,12 @@ class Rung(Protocol):
 
     def ours(self, bench: Bench) -> Sample: ...
     def base(self, bench: Bench) -> Sample: ...
+
+
+class KafkaRung(Rung, Protocol):
+    """A rung that is measured on Apache Kafka."""
+
+    @property
+    def nodes(self) -> int:
+        """How many brokers it needs; each of its partitions has as many replicas."""
+        ...

@@ -19,7 +19,10 @@ from atomlog.kernel.times import format_time
 
 BEGIN: Final = "<!-- measured: begin -->"
 END: Final = "<!-- measured: end -->"
-LIBRARIES: Final = ("fastavro", "rocksdict", "hnswlib", "pyroaring", "numpy", "orjson", "cryptography", "eventsourcing")
+LIBRARIES: Final = (
+    *("fastavro", "rocksdict", "hnswlib", "pyroaring", "numpy", "orjson", "cryptography", "aiokafka"),
+    "eventsourcing",
+)
 HEADS: Final = (
     "| id | ours | base | ratio (least–greatest) | of CPU time | goal | met | measured |",
     "|---|" + "---|" * 7,
@@ -65,8 +68,8 @@ def _cells(result: Result) -> tuple[str, ...]:
         f"{number(result.base)} {rung.unit}",
         f"{number(result.ratio)} ({number(min(ratios))}–{number(max(ratios))})",
         number(result.cpu_ratio),
-        "; ".join(goal.text for goal in rung.goals),
-        "yes" if result.met else "no",
+        "; ".join(goal.text for goal in rung.goals) or "none",
+        ("yes" if result.met else "no") if rung.goals else "–",
     )
 
 
