@@ -18,7 +18,17 @@ from tests.chaos.faults import FAULTS, missing
 from tests.chaos.run import Report, Schedule, run
 
 FAULTS_A_RUN: Final = 6
-HEADINGS: Final = ("seed", "acknowledged", "refused", "voids", "of them unreadable", "terms", "seconds", "slowest")
+HEADINGS: Final = (
+    "seed",
+    "acknowledged",
+    "refused",
+    "reads",
+    "voids",
+    "of them unreadable",
+    "terms",
+    "seconds",
+    "slowest",
+)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -83,6 +93,7 @@ def _row(report: Report, seconds: float) -> tuple[str, ...]:
         report.seed,
         str(report.acknowledged),
         str(report.refused),
+        str(report.reads),
         " ".join(f"{reason} {count}" for reason, count in sorted(report.voids.items())) or "0",
         str(report.unreadable),
         " ".join(str(count) for _, count in sorted(report.terms.items())),

@@ -2,13 +2,16 @@
 
 import asyncio
 import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from tests.chaos.cluster import PARTITIONS, Cluster
 from tests.chaos.owner_faults import LEASE_S, drawn_partition
 
 START_S: Final = 120.0  # a broker has as long to start; it only ends a run that has failed
-TOPICS: Final = "org.apache.kafka.tools.TopicCommand"
 
 
 async def kill_the_leading_broker(cluster: Cluster) -> None:
@@ -58,11 +61,22 @@ async def lose_the_control_topic(cluster: Cluster) -> None:
     """`…control` alone is deleted: who owns a partition goes on. It is made again."""
     before = {partition: (await cluster.owner(partition)).name for partition in range(PARTITIONS)}
     terms = {name: len(kernel.said("claimed")) for name, kernel in cluster.running.items()}
-    where = ("--bootstrap-server", cluster.bootstrap, "--topic", f"{cluster.prefix}.control")
-    await asyncio.to_thread(cluster.brokers.tool, TOPICS, *where, "--delete")
+    topic = f"{cluster.prefix}.control"
+    async with _admin(cluster) as admin:
+        await admin.delete_topics([topic])
     await asyncio.sleep(2 * LEASE_S)
     await cluster.live("there are no reports")
     after = {partition: (await cluster.owner(partition)).name for partition in range(PARTITIONS)}
     assert (before, terms) == (after, {name: len(one.said("claimed")) for name, one in cluster.running.items()})
-    made = ("--create", "--partitions", "1", "--replication-factor", "3")
-    await asyncio.to_thread(cluster.brokers.tool, TOPICS, *where, *made)
+    async with _admin(cluster) as admin:
+        await admin.create_topics([NewTopic(name=topic, num_partitions=1, replication_factor=3)])
+
+
+@asynccontextmanager
+async def _admin(cluster: Cluster) -> AsyncIterator[AIOKafkaAdminClient]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    await admin.start()
+    try:
+        yield admin
+    finally:
+        await admin.close()

@@ -1,19 +1,23 @@
 """One run: a schedule of faults, and at the end everything held against the log."""
 
+import asyncio
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from atomlog.consumers.parts import PROJECTIONS
 from atomlog.consumers.store import AsyncStore
+from atomlog.kernel.settings import Settings
 from tests.chaos import check
 from tests.chaos.cluster import CONSUMERS, PARTITIONS, SETTINGS, Cluster
 from tests.chaos.faults import FAULTS, possible
 from tests.chaos.faults import PARTITIONS as PARTITION_FAULTS
-from tests.chaos.records import Log, read_log
+from tests.chaos.reading import Seen, look, read_on, reads_were_true, receipts_replay
+from tests.chaos.records import read_log
 from tests.processes.clients import Told
 from tests.support.commands import atomlog
 
@@ -54,6 +58,7 @@ class Report:
     seconds: Mapping[str, float]
     acknowledged: int
     refused: int
+    reads: int
     voids: Mapping[str, int]
     unreadable: int
     terms: Mapping[int, int]
@@ -65,17 +70,38 @@ async def run(folder: Path, schedule: Schedule, say: Callable[[str], None] = lam
     seconds: dict[str, float] = {}
     say("starting")
     async with Cluster(folder, schedule.seed, divided=schedule.divided, kills=schedule.kills) as cluster:
-        for name in schedule.faults:
-            say(name)
-            await FAULTS[name](cluster)
-            taken = await cluster.live(f"after {name}")
-            seconds[name] = max(taken, seconds.get(name, 0.0))
-        say("checking")
-        told = await cluster.stop_clients()
-        return await _checked(cluster, schedule, told, seconds)
+        async with _reading(cluster) as seen:
+            for name in schedule.faults:
+                say(name)
+                await FAULTS[name](cluster)
+                taken = await cluster.live(f"after {name}")
+                seconds[name] = max(taken, seconds.get(name, 0.0))
+            say("checking")
+            told = await cluster.stop_clients()
+        return await _checked(cluster, schedule, told, seen, seconds)
 
 
-async def _checked(cluster: Cluster, schedule: Schedule, told: Sequence[Told], seconds: Mapping[str, float]) -> Report:
+@asynccontextmanager
+async def _reading(cluster: Cluster) -> AsyncIterator[list[Seen]]:
+    """Somebody reads replica a all the time; what was seen."""
+    seen: list[Seen] = []
+    directory = str(await cluster.kernels.directory("replica-a"))
+    settings = Settings.from_environment(SETTINGS)
+    async with await AsyncStore.open(directory, create=False, follow=False, settings=settings) as store:
+        atoms = sorted({made["atom"] for made in cluster.shared.values()})
+        reading = asyncio.create_task(read_on(store, atoms, cluster.seed, seen))
+        try:
+            yield seen
+        finally:
+            reading.cancel()
+            with suppress(asyncio.CancelledError):
+                await reading
+        seen.extend([await look(store, atom) for atom in atoms])
+
+
+async def _checked(
+    cluster: Cluster, schedule: Schedule, told: Sequence[Told], seen: Sequence[Seen], seconds: Mapping[str, float]
+) -> Report:
     # 1. One more change of hands: what is void by now has lost its keys after it.
     for partition in range(PARTITIONS):
         owner = await cluster.owner(partition)
@@ -88,19 +114,22 @@ async def _checked(cluster: Cluster, schedule: Schedule, told: Sequence[Told], s
         check.one_chain_per_atom(log)
         refused = check.refusals_rest_on_the_log(log, told)
         check.bounded_terms(log, TERMS_A_FAULT * (len(schedule.faults) + 2))
+        reads_were_true(log, seen)
         # 3. Keys, receipts, indexes.
         await store.wait_until_current(60.0)
         unreadable = await check.keys_of_voids_are_destroyed(log, store._parts.keys)
-        await _receipts_replay(store, cluster)
+        await receipts_replay(store, seen)
     await _replicas_agree(cluster)
-    return _report(schedule, log, told, seconds, refused, unreadable)
-
-
-async def _receipts_replay(store: AsyncStore, cluster: Cluster) -> None:
-    for number, made in cluster.shared.items():
-        page = await store.history(made["atom"], limit=1_000)
-        again = await store.replay(page.receipt)
-        assert again.body() == page.body(), f"client {number}: a receipt replays to other bytes"
+    return Report(
+        seed=schedule.seed,
+        seconds=seconds,
+        acknowledged=sum(one.result is not None for one in told),
+        refused=refused,
+        reads=len(seen),
+        voids=dict(log.model.voids),
+        unreadable=unreadable,
+        terms={partition: len(positions) for partition, positions in log.terms.items()},
+    )
 
 
 async def _replicas_agree(cluster: Cluster) -> None:
@@ -119,17 +148,3 @@ async def _replicas_agree(cluster: Cluster) -> None:
         }
     assert digests["replica-a"].keys() == digests["replica-b"].keys(), f"{CONSUMERS} stand at other positions"
     check.replicas_agree(digests)
-
-
-def _report(
-    schedule: Schedule, log: Log, told: Sequence[Told], seconds: Mapping[str, float], refused: int, unreadable: int
-) -> Report:
-    return Report(
-        seed=schedule.seed,
-        seconds=seconds,
-        acknowledged=sum(one.result is not None for one in told),
-        refused=refused,
-        voids=dict(log.model.voids),
-        unreadable=unreadable,
-        terms={partition: len(positions) for partition, positions in log.terms.items()},
-    )

@@ -20,6 +20,7 @@ from atomlog.schemas import record as wire
 from atomlog.schemas.batch import decode_batch, encode_batch
 from tests.chaos import check, clocks, networks
 from tests.chaos.proxy import Proxy
+from tests.chaos.reading import Seen, reads_were_true
 from tests.chaos.records import Log, Raw
 from tests.chaos.run import Schedule
 from tests.chaos.sockets import addresses_of
@@ -163,6 +164,22 @@ def test_a_key_of_a_void_record_that_lives_is_found() -> None:
     all_but_that_one = bytes([0xFF ^ 1 << KEY[8] % 8]) + b"\xff" * 31
     with pytest.raises(AssertionError, match="of a void record lives"):
         asyncio.run(check.keys_of_voids_are_destroyed(honest.log(), Keys(all_but_that_one)))  # type: ignore[arg-type]
+
+
+def test_a_read_that_the_log_contradicts_is_found() -> None:
+    honest = Honest()
+    log = honest.log()
+    tea = format_id(create("tea").atom)
+    first, second = format_id(honest.old_head.revision_id), format_id(honest.builder.head("tea"))
+
+    def seen(position: int, *revisions: str) -> Seen:
+        part = {"atom": tea, "receipt": "", "body": b"", "is_whole": True}
+        return Seen(positions={0: position}, revisions=list(revisions), **part)  # type: ignore[arg-type]
+
+    reads_were_true(log, [seen(1, first), seen(2, first, second)])
+    for wrong in (seen(1, first, second), seen(2, first), seen(2, second, first)):
+        with pytest.raises(AssertionError, match="and was read as"):
+            reads_were_true(log, [wrong])
 
 
 def test_a_duel_is_found() -> None:
