@@ -21,6 +21,7 @@ from atomlog.kernel.ids import invalid
 from atomlog.kernel.settings import Settings
 
 if TYPE_CHECKING:
+    from atomlog.consumers.cluster.listening import Listening
     from atomlog.consumers.cluster.presence import Presence
 
 LOCK_SECONDS: Final = 0.2  # between two looks at a lock that another process has
@@ -90,7 +91,7 @@ async def run_consumer(
                 return ending.code
             closing.push_async_callback(follower.close)
             followers.append(follower)
-        presence = await _present(parts, followers, address, advertise, name)
+        presence = await _present(parts, followers, address, name)
         if presence is not None:
             closing.push_async_callback(presence.close)
         endpoint = {} if presence is None or not presence.endpoint else {"endpoint": presence.endpoint}
@@ -127,7 +128,7 @@ async def _start(
 
 def _checked_listen(
     config: StoreConfig, listen: str | None, advertise: str | None, name: str | None
-) -> tuple[str, int] | None:
+) -> "Listening | None":
     """Where to listen. INVALID_INPUT for what goes with a shared store only, or is no address."""
     given = {"listen": listen, "advertise": advertise, "name": name}
     if config.kafka is None:
@@ -135,20 +136,21 @@ def _checked_listen(
             if value is not None:
                 raise invalid(option, "this goes with a node of a shared store only")
         return None
+    from atomlog.consumers.cluster.listening import checked_name, listening
+
+    if name is not None:
+        checked_name(name)
     if listen is None:
         if advertise is not None:
             raise invalid("advertise", "this goes with --listen only")
         return None
-    from atomlog.consumers.cluster.channel import parse_endpoint
-
-    return parse_endpoint(f"tls:{listen}", port_min=0)
+    return listening(listen, advertise)
 
 
 async def _present(
     parts: Parts,
     followers: Sequence[Follower],
-    address: tuple[str, int] | None,
-    advertise: str | None,
+    address: "Listening | None",
     name: str | None,
 ) -> "Presence | None":
     """What tells other nodes of this process; nobody is to be told of an embedded store."""
@@ -162,8 +164,8 @@ async def _present(
         followers,
         topic=KafkaControl(parts.shared.client, parts.shared.names.control),
         credentials=None if address is None else parts.shared.credentials(),
-        listen=address,
-        advertised_host=advertise,
+        listen=None if address is None else (address.host, address.port),
+        advertised_host=None if address is None else address.advertised_host,
         name=name,
     )
 

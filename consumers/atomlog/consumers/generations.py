@@ -182,9 +182,9 @@ class GenerationDirectory:
         """The exclusive right to follow, or None when another process, or another part of this one, has it."""
         return self._try("lock")
 
-    def lock(self) -> HeldLock:
-        """`try_lock`, or STORE_LOCKED naming the process that has it."""
-        return self._required("lock", "follows the log for it")
+    def lock(self, does_what: str = "follows the log for it") -> HeldLock:
+        """`try_lock`, or STORE_LOCKED naming the process that has it, and what that does."""
+        return self._required("lock", does_what)
 
     def try_rebuild_lock(self) -> HeldLock | None:
         return self._try("rebuild.lock")

@@ -49,7 +49,7 @@ class Owners:
         """
         async with AsyncExitStack() as opening:  # whatever of giving back fails, the rest of it is given back, too
             directory = GenerationDirectory(parts.machine.files, parts.directory, HEADS, parts.on_event)
-            lock = directory.lock()
+            lock = directory.lock("owns partitions in this directory already, and one can")
             opening.callback(lock.release)
             generation, fresh = directory.current_or_new()
             heads = await opened(parts.machine.workers, partial(_open_heads, parts, generation))

@@ -12,6 +12,7 @@ UNKNOWN_TOPIC: Final = 3
 LEADER_NOT_AVAILABLE: Final = 5
 TIMED_OUT: Final = 7
 TOPIC_EXISTS: Final = 36
+_TOO_FEW_BROKERS: Final = 38
 _DENIED: Final = (29, 30, 31)  # topic, group, cluster
 _TOO_LARGE: Final = (10, 18)  # a record, a batch
 _INVALID: Final = (17, 37, 38, 39, 40, 42, 44, 87)  # names, numbers, settings, a broker's policy, a record without key
@@ -63,6 +64,9 @@ def error_of(refusal: Refusal, topic: str, partition: int | None = None) -> Atom
         return fail("STORE_NOT_FOUND", f"{where}: there is no such topic; it was deleted, or never made")
     if refusal.code in _TOO_LARGE:
         return fail("BOUND_EXCEEDED", f"{where}: {refusal}; raise its max.message.bytes, or write less at once")
+    if refusal.code == _TOO_FEW_BROKERS:
+        message = f"{where}: {str(refusal).rstrip('.')}"
+        return fail("INVALID_INPUT", f"{message}; start more brokers, or ask for fewer copies with --replication")
     if refusal.code in _INVALID:
         return fail("INVALID_INPUT", f"{where}: {refusal}")
     return unavailable(f"{where}: {refusal}")

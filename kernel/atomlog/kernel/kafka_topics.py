@@ -171,9 +171,10 @@ def message_bytes(needed: int) -> Need:
 def parse_allow_weak(names: Collection[str], environment: Mapping[str, str]) -> frozenset[str]:
     """The weaknesses that are allowed: by option, and by the variable, names with commas between. INVALID_INPUT."""
     more = [name.strip() for name in environment.get(WEAK_VARIABLE, "").split(",") if name.strip()]
-    for name in (*names, *more):
-        if name not in ALLOWABLE:
-            raise fail("INVALID_INPUT", f"allow-weak: {shown(name)} is none of {', '.join(ALLOWABLE)}")
+    for path, given in (("allow-weak", names), (WEAK_VARIABLE, more)):
+        for name in given:
+            if name not in ALLOWABLE:
+                raise fail("INVALID_INPUT", f"{path}: {shown(name)} is none of {', '.join(ALLOWABLE)}")
     return frozenset((*names, *more))
 
 
@@ -211,7 +212,7 @@ def check_topics(found: Mapping[str, TopicFacts | None], specs: Sequence[TopicSp
 
 
 def unsafe(weak: Sequence[Weakness]) -> AtomlogError:
-    """STORE_UNSAFE; the first one in the message, all in the details."""
+    """STORE_UNSAFE; the first one in the message, with what allows them all, and each in the details."""
     details = [
         {
             "path": one.setting,
@@ -224,9 +225,11 @@ def unsafe(weak: Sequence[Weakness]) -> AtomlogError:
         for one in weak
     ]
     first = weak[0]
-    way_out = f", or take the risk with --allow-weak {first.setting}" if first.setting in ALLOWABLE else ""
+    names = dict.fromkeys(one.setting for one in weak)
+    options = " ".join(f"--allow-weak {name}" for name in names)
+    way_out = f", or take the risk with {options}" if all(name in ALLOWABLE for name in names) else ""
     more = f" (and {len(weak) - 1} more)" if len(weak) > 1 else ""
-    return fail("STORE_UNSAFE", f"{first}; change it{way_out}{more}", details=details)
+    return fail("STORE_UNSAFE", f"{first}{more}; change it{way_out}", details=details)
 
 
 def _kept(name: str, partitions: int, replication: int, keep_ms: int) -> TopicSpec:

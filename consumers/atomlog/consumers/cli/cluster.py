@@ -14,12 +14,12 @@ from atomlog.consumers.cluster.kernel import move_owner, run_kernel
         "atomlog kernel --listen 0.0.0.0:7420 --advertise kernel-1.internal --partitions 0-7 --metrics :9464",
     )
 )
-@click.option("--listen", required=True, metavar="HOST:PORT", help="Where other nodes reach it; port 0 = a free one.")
+@click.option("--listen", required=True, metavar="HOST:PORT", help="Where other nodes reach it; port 0: a free one.")
 @click.option("--advertise", metavar="HOST", help="The host that other nodes are told, where it is another one.")
 @click.option("--name", metavar="NAME", help="What people call it.  [default: where it listens]")
 @click.option("--partitions", metavar="N,…", help="Those meant for this node, e.g. 0,2 or 0-3; or all.  [default: all]")
 @click.option("--metrics", metavar="HOST:PORT", help="Serve a page for Prometheus there.")
-@click.option("--allow-weak", multiple=True, metavar="SETTING", help="A setting that may be less safe than is needed.")
+@click.option("--allow-weak", multiple=True, metavar="SETTING", help="May be less safe than is needed; repeatable.")
 @with_session
 def kernel(
     session: Session,

@@ -11,6 +11,7 @@ from atomlog.consumers.store import AsyncStore
 from atomlog.consumers.store_config import PARTITIONS, SHARD_ROWS, VECTOR_SPACES
 from atomlog.kernel.ids import format_id, invalid
 
+PARTITIONS_HELP = f"Parts of the log; fixed for ever.  [default: {PARTITIONS}; of a shared store 8]"
 OF_NODE = ("kafka_config", "prefix", "replication", "blobs", "node_pem", "allow_weak")
 
 
@@ -21,7 +22,7 @@ OF_NODE = ("kafka_config", "prefix", "replication", "blobs", "node_pem", "allow_
         "atomlog init --store ./node --kafka kafka-1:9092 --master-key master.key --node-pem node.pem",
     )
 )
-@click.option("--partitions", type=int, metavar="N", help=f"Parts of the log; fixed for ever.  [default: {PARTITIONS}]")
+@click.option("--partitions", type=int, metavar="N", help=PARTITIONS_HELP)
 @click.option("--shard-rows", type=int, metavar="N", help=f"Rows of a vector shard.  [default: {SHARD_ROWS}]")
 @click.option(
     "--vector-space",
@@ -30,13 +31,13 @@ OF_NODE = ("kafka_config", "prefix", "replication", "blobs", "node_pem", "allow_
     metavar="ID",
     help=f"A vector space, ENCODER/VERSION/DIM/METRIC.  [default: {VECTOR_SPACES[0]}]",
 )
-@click.option("--kafka", metavar="HOST:PORT,…", help="Make a node of the store on these brokers.")
-@click.option("--kafka-config", metavar="FILE", help="How to connect to them: a kafka.toml.")
+@click.option("--kafka", metavar="HOST:PORT,…", help="Make a node of the shared store on these brokers, or a new one.")
+@click.option("--kafka-config", metavar="FILE", help="How to connect to them: a kafka.toml, to be copied.")
 @click.option("--prefix", metavar="NAME", help="How the names of its topics begin.  [default: atomlog]")
 @click.option("--replication", type=int, metavar="N", help="Copies of each topic that is made.  [default: 3]")
 @click.option("--blobs", metavar="DIR", help="Where blobs are: a directory that every node reaches.")
-@click.option("--node-pem", metavar="FILE", help="Another node's node.pem, to be copied.")
-@click.option("--allow-weak", multiple=True, metavar="SETTING", help="A setting that may be less safe than is needed.")
+@click.option("--node-pem", metavar="FILE", help="To join: node.pem of another node, to be copied.")
+@click.option("--allow-weak", multiple=True, metavar="SETTING", help="May be less safe than is needed; repeatable.")
 @with_session
 def init(session: Session, kafka: str | None, vector_spaces: tuple[str, ...], **options: Any) -> None:
     """Make a store in an absent or empty directory, or a node of a shared one."""
@@ -78,6 +79,8 @@ def _init_node(session: Session, kafka: str, given: dict[str, Any]) -> None:
         what = "joined the store" if made.joined else "made the store"
         emit(f"{what} below {request.prefix}: log {shown['log_id']}, {counted(config.partitions, 'partition')}")
     if not made.joined:
+        if request.master_key or request.node_pem:
+            say(f"there was no store below {request.prefix}: this is a new one. To join another, give its --prefix.")
         say(f"{session.directory} has the store's master.key and node.pem: every other node needs copies of both.")
         say("Without the master key no content can be read; who has node.pem is a node. Keep copies elsewhere.")
     for name in made.lacks:

@@ -1,15 +1,15 @@
 """`atomlog kernel` and `atomlog move owner`: a process that owns partitions of a shared store, and a word with it."""
 
 import asyncio
-import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Any
 
 from atomlog.consumers.assignment import check_assignment
 from atomlog.consumers.cluster.inbox_node import inboxes_of
 from atomlog.consumers.cluster.kafka_control import KafkaControl
 from atomlog.consumers.cluster.kernel_metrics import KernelMetrics
+from atomlog.consumers.cluster.listening import Listening, checked_name, listening
 from atomlog.consumers.cluster.node import KernelNode
 from atomlog.consumers.cluster.shared import Shared
 from atomlog.consumers.ending import Ending
@@ -19,14 +19,9 @@ from atomlog.consumers.parts import Parts, open_parts
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.consumers.waiting import first_of
 from atomlog.kernel.errors import AtomlogError, FatalError, fail
-from atomlog.kernel.ids import invalid, shown
+from atomlog.kernel.ids import invalid
 from atomlog.kernel.kafka_topics import parse_allow_weak
 from atomlog.kernel.settings import Settings
-
-NAME_MAX: Final = 200
-EVERYWHERE: Final = ("0.0.0.0", "::")
-_HOST: Final = re.compile(r"\[[0-9A-Fa-f:.%]{2,64}\]|[0-9A-Za-z._-]{1,253}")
-_ADDRESS: Final = re.compile(rf"({_HOST.pattern}):([0-9]{{1,5}})")
 
 
 async def run_kernel(
@@ -56,9 +51,8 @@ async def run_kernel(
         LOG_DIVERGED, UPGRADE_REQUIRED, CORRUPT: no partition can be followed any more.
     """
     machine, settings = machine or Machine(), settings or Settings()
-    host, port = _address(listen, "listen")
-    advertised_host = _advertised(host, advertise)
-    name = None if name is None else _name(name)
+    where = listening(listen, advertise)
+    name = None if name is None else checked_name(name)
     config = _shared_config(machine, directory)
     preferred = None if partitions is None else check_assignment(partitions, config.partitions, "partitions")
     ending = Ending(stop)
@@ -79,7 +73,7 @@ async def run_kernel(
         )
         closing.push_async_callback(parts.close)
         assert parts.shared is not None
-        opening = asyncio.ensure_future(_open(parts, parts.shared, host, port, advertised_host, name, preferred))
+        opening = asyncio.ensure_future(_open(parts, parts.shared, where, name, preferred))
         await first_of(ending.event.wait(), _done(opening))
         if not opening.done():
             opening.cancel()
@@ -139,9 +133,7 @@ async def move_owner(
 async def _open(
     parts: Parts,
     shared: Shared,
-    host: str,
-    port: int,
-    advertised_host: str | None,
+    where: Listening,
     name: str | None,
     preferred: Collection[int] | None,
 ) -> KernelNode:
@@ -150,9 +142,9 @@ async def _open(
     await parts.start()
     return await KernelNode.open(
         parts,
-        host=host,
-        port=port,
-        advertised_host=advertised_host,
+        host=where.host,
+        port=where.port,
+        advertised_host=where.advertised_host,
         credentials=credentials,
         topic=KafkaControl(shared.client, shared.names.control),
         name=name,
@@ -202,30 +194,3 @@ def _shared_config(machine: Machine, directory: str) -> StoreConfig:
         message = f"{directory} is an embedded store: whoever writes to it owns it. This is for a node of a shared one"
         raise fail("INVALID_INPUT", f"{message}, made with `atomlog init --kafka`")
     return config
-
-
-def _address(text: str, path: str) -> tuple[str, int]:
-    found = _ADDRESS.fullmatch(text)
-    if found is None or int(found[2]) > 65_535:
-        raise invalid(path, f"{shown(text)} is not HOST:PORT")
-    return found[1].strip("[]"), int(found[2])
-
-
-def _advertised(host: str, advertise: str | None) -> str | None:
-    """Without a port: the one that is listened on is the one that others reach."""
-    if advertise is None:
-        if host in EVERYWHERE:
-            message = f"{host} is every address of this machine and none that others can connect to"
-            raise invalid("advertise", f"{message}; name one of them with --advertise")
-        return None
-    if not _HOST.fullmatch(advertise):
-        raise invalid("advertise", f"{shown(advertise)} is no host; the port is that of --listen")
-    return advertise.strip("[]")
-
-
-def _name(name: str) -> str:
-    if not name or len(name) > NAME_MAX or not name.isprintable() or name.startswith("tls:"):
-        raise invalid(
-            "name", f"{shown(name)} is no name: up to {NAME_MAX} printable characters, not beginning with tls:"
-        )
-    return name
