@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from atomlog.kernel.brokers_clock import BrokersClock
 from atomlog.kernel.kafka_client import KafkaClient, KafkaProducer, KafkaRecord, KafkaStream
 
 PARTITION: Final = 0  # the topic has one
@@ -13,8 +14,10 @@ WAIT_S: Final = 1.0
 class KafkaControl:
     """Implements `ControlTopic`. Hears what comes from its first `next` on; the client is the caller's."""
 
-    def __init__(self, client: KafkaClient, topic: str) -> None:
+    def __init__(self, client: KafkaClient, topic: str, clock: BrokersClock | None = None) -> None:
+        """`clock` is told of what is sent and heard."""
         self._client = client
+        self._clock = clock
         self._topic = topic
         self._producer: KafkaProducer | None = None
         self._stream: KafkaStream | None = None
@@ -24,6 +27,8 @@ class KafkaControl:
         try:
             if self._producer is None:
                 self._producer = await self._client.producer()
+            if self._clock is not None:
+                self._clock.sending(value)
             await self._producer.send(self._topic, PARTITION, [KafkaRecord(key=key, value=value)])
         except BaseException:
             await self._close_producer()
@@ -34,10 +39,14 @@ class KafkaControl:
             if self._stream is None:
                 end = await self._client.end(self._topic, PARTITION)
                 self._stream = await self._client.stream(self._topic, PARTITION, end)
-            return [record.value for record in await self._stream.next(FETCH_BYTES, WAIT_S)]
+            records = await self._stream.next(FETCH_BYTES, WAIT_S)
         except BaseException:
             await self._close_stream()
             raise
+        for record in records:
+            if self._clock is not None:
+                self._clock.heard(record.value, record.timestamp_ms)
+        return [record.value for record in records]
 
     async def close(self) -> None:
         await self._close_producer()

@@ -18,6 +18,7 @@ from atomlog.consumers.machine import Machine
 from atomlog.consumers.parts import Parts, open_parts
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.consumers.waiting import first_of
+from atomlog.kernel.brokers_clock import BrokersClock
 from atomlog.kernel.errors import AtomlogError, FatalError, fail
 from atomlog.kernel.ids import invalid
 from atomlog.kernel.kafka_topics import parse_allow_weak
@@ -140,15 +141,17 @@ async def _open(
     parts.ring.require_master()
     credentials = shared.credentials()
     await parts.start()
+    brokers_clock = BrokersClock(parts.machine.clock)
     return await KernelNode.open(
         parts,
         host=where.host,
         port=where.port,
         advertised_host=where.advertised_host,
         credentials=credentials,
-        topic=KafkaControl(shared.client, shared.names.control),
+        topic=KafkaControl(shared.client, shared.names.control, brokers_clock),
         name=name,
         preferred=preferred,
+        off_ms=brokers_clock.off_ms,
     )
 
 
