@@ -3,6 +3,7 @@
 import atexit
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from functools import cache
@@ -11,7 +12,20 @@ from typing import Final
 
 from tests.support.zygote import Zygote, zygote
 
-AHEAD_S: Final = "ATOMLOG_TEST_CLOCK_AHEAD_S"  # in the environment of a process
+CLOCK_FILE: Final = "ATOMLOG_TEST_CLOCK_FILE"  # in the environment of a process
+
+
+class ClockFile:
+    """By how much the clocks of the processes that were given this file are off; nothing at first."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.put_off(0)
+
+    def put_off(self, ahead_s: int) -> None:
+        """From now on; behind when negative."""
+        with self.path.open("r+b" if self.path.exists() else "wb") as file:
+            file.write(ahead_s.to_bytes(8, sys.byteorder, signed=True))
 
 
 def missing() -> str | None:
@@ -21,7 +35,7 @@ def missing() -> str | None:
 
 @cache
 def shifting_zygote() -> Zygote:
-    """Its processes have a clock that `AHEAD_S` puts off; where there is no compiler, the ordinary one."""
+    """Its processes have a clock that `CLOCK_FILE` puts off; where there is no compiler, the ordinary one."""
     if missing() is not None:
         return zygote()
     folder = tempfile.mkdtemp()

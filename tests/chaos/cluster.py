@@ -19,7 +19,7 @@ from atomlog.consumers.store import AsyncStore
 from deploy.kafka.brokers import Brokers
 from deploy.kafka.node import NodeSpec
 from tests.acceptance.writing import collection
-from tests.chaos.clocks import AHEAD_S, shifting_zygote
+from tests.chaos.clocks import CLOCK_FILE, ClockFile, shifting_zygote
 from tests.chaos.networks import WITHIN, Network
 from tests.chaos.proxy import Proxy
 from tests.cluster.kernels import Kernel, Kernels
@@ -83,7 +83,7 @@ class Cluster:
         self.running: dict[str, Kernel] = {}
         self.consumers: dict[str, Forked] = {}
         self.clients: dict[str, Client] = {}
-        self.clocks: dict[str, int] = {}  # kernel → by how many seconds its clock is ahead
+        self.clocks = {name: ClockFile(folder / f"{name}.clock") for name in KERNELS}
         self.shared: dict[int, dict[str, Any]] = {}  # client → the result that made the atom it revises
         self.first: list[Told] = []
         self.failures: list[str] = []  # processes that ended by themselves
@@ -112,8 +112,8 @@ class Cluster:
     # -- processes
 
     async def start_kernel(self, name: str) -> Kernel:
-        """Its clock is as it was put last. Returns before it keeps anything."""
-        clock = {AHEAD_S: str(self.clocks.get(name, 0))}
+        """Returns before it keeps anything."""
+        clock = {CLOCK_FILE: str(self.clocks[name].path)}
         kernel = self.running[name] = await self.kernels.start(name, environment={**SETTINGS, **clock})
         self._watch(name, kernel.process, lambda: self.running[name].process, self.start_kernel)
         return kernel

@@ -59,15 +59,16 @@ async def freeze_the_owner_in_mid_append(cluster: Cluster) -> None:
 
 
 async def put_a_clock_off(cluster: Cluster) -> None:
-    """A kernel is started with a clock that is ten minutes off, and then owns everything. Its clock stays so."""
-    name = cluster.chance.choice(sorted(cluster.running))
-    cluster.clocks[name] = cluster.chance.choice((CLOCK_OFF_S, -CLOCK_OFF_S))
-    await cluster.running[name].kill()
-    kernel = await cluster.start_kernel(name)
-    await cluster.kernels.kept(kernel)
-    for partition in range(PARTITIONS):
-        if await cluster.owner(partition) is not kernel:
-            await cluster.move(partition, kernel)
+    """The owner's clock jumps by ten minutes: it gives back what it has, until its clock is right again."""
+    partition = drawn_partition(cluster)
+    owner = await cluster.owner(partition)
+    cluster.clocks[owner.name].put_off(cluster.chance.choice((CLOCK_OFF_S, -CLOCK_OFF_S)))
+    try:
+        await cluster.kernels.owner(partition, among=others_than(cluster, owner))
+        await cluster.live(f"the clock of {owner.name} is off")
+    finally:
+        cluster.clocks[owner.name].put_off(0)
+    await asyncio.sleep(LEASE_S)  # by then it has compared its clock again
 
 
 async def starve_the_followers_of_keys(cluster: Cluster) -> None:

@@ -215,7 +215,9 @@ def test_the_wall_clock_of_a_process_can_be_off_and_its_other_clock_goes_right(a
         pytest.skip(f"A CLOCK THAT IS OFF IS NOT TESTED: {lack}")
 
     async def told() -> tuple[float, float]:
-        path, environment = tmp_path / "time", {clocks.AHEAD_S: str(ahead_s)}
+        path, clock = tmp_path / "time", clocks.ClockFile(tmp_path / "clock")
+        clock.put_off(ahead_s)
+        environment = {clocks.CLOCK_FILE: str(clock.path)}
         where = {"log": tmp_path / "log", "environment": environment}
         process = await clocks.shifting_zygote().fork("tests.chaos.clocks:tell", str(path), **where)  # type: ignore[arg-type]
         assert await process.wait() == 0

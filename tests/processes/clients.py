@@ -20,7 +20,7 @@ from tests.acceptance.writing import membership, source
 
 PAUSE_S: Final = 0.02
 STOP: Final = "stop"
-TRANSIENT: Final = ("IN_DOUBT", "OVERLOADED", "NOT_OWNER", "STORE_LOCKED", "KAFKA_UNAVAILABLE")
+TRANSIENT: Final = ("IN_DOUBT", "OVERLOADED", "NOT_OWNER", "STORE_LOCKED", "KAFKA_UNAVAILABLE", "CLOCK_SKEW")
 
 Batch = dict[str, Any]
 

@@ -64,6 +64,7 @@ class Bench:
     seed: str = "bench"
     clean_tail: bool = True
     admit: Callable[[], None] = lambda: None
+    off_ms: Callable[[], int | None] = lambda: None
     rights: frozenset[str] = RIGHTS
     events: list[Mapping[str, Any]] = field(default_factory=list)
 
@@ -91,6 +92,7 @@ class Bench:
             endpoint=f"test:{self.seed}",
             say=self.events.append,
             admit=self.admit,
+            off_ms=self.off_ms,
             clean_tail=lambda partition: self.clean_tail,
         )
 

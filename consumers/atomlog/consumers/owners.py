@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -41,11 +42,18 @@ class Owners:
 
     @classmethod
     async def open(
-        cls, parts: Parts, *, node: str, endpoint: str, clean_tail: Callable[[int], bool] = lambda partition: False
+        cls,
+        parts: Parts,
+        *,
+        node: str,
+        endpoint: str,
+        clean_tail: Callable[[int], bool] = lambda partition: False,
+        off_ms: Callable[[], int | None] = lambda: None,
     ) -> "Owners":
         """Apply the log to the heads and go on following it. Claims nothing.
 
-        `node` and `endpoint` stand in each Claim. STORE_LOCKED names the process that has the heads open.
+        `node` and `endpoint` stand in each Claim; `clean_tail` and `off_ms`: see `World`.
+        STORE_LOCKED names the process that has the heads open.
         """
         async with AsyncExitStack() as opening:  # whatever of giving back fails, the rest of it is given back, too
             directory = GenerationDirectory(parts.machine.files, parts.directory, HEADS, parts.on_event)
@@ -56,7 +64,9 @@ class Owners:
             opening.callback(heads.close)
             if fresh:
                 directory.publish(generation)
-            world = _world(parts, Heads(heads, parts.config.partitions), node, endpoint, clean_tail)
+            world = replace(
+                _world(parts, Heads(heads, parts.config.partitions), node, endpoint, clean_tail), off_ms=off_ms
+            )
             found = cls(parts, world, heads, lock)
             opening.push_async_callback(found._close_owners)
             await all_of(owner.start() for owner in found.owners.values())

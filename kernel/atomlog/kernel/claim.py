@@ -110,9 +110,8 @@ class Claimer:
 
     def _check_clock(self) -> None:
         self._term.last_us = max(self._term.last_us, self._settled.place(self._partition).recorded_at_us)
-        settings = self._world.settings
-        behind_ms = self._term.behind_ms(self._world.clock.now_us(), settings.clock_skew_stop_ms)
-        if behind_ms > settings.clock_skew_warn_ms:
+        behind_ms = self._world.check_clock(self._world.clock.now_us(), self._term.last_us)
+        if behind_ms > self._world.settings.clock_skew_warn_ms:
             self._world.say({"event": "clock_behind", "partition": self._partition, "behind_ms": behind_ms})
 
     async def _win(self) -> None:

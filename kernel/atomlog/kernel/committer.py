@@ -233,7 +233,7 @@ class Committer:
         now_us = self._world.clock.now_us()
         recorded_at_us = max(now_us, self._term.last_us + 1)
         try:
-            self._term.behind_ms(now_us, self._world.settings.clock_skew_stop_ms)
+            self._world.check_clock(now_us, self._term.last_us)
             built = self._builder.build(ask.prepared, plan.revisions, recorded_at_us)
         except KeyMissing:
             self._prepare_again(ask)

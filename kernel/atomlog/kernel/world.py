@@ -22,7 +22,8 @@ class World:
 
     `say` is told what an operator may want to know. `admit` raises OVERLOADED when no more writes may come in.
     `clean_tail` is False for a partition whose log was cut at its end when it was opened: keys of what was cut must
-    not be used again. `meters`, where there are any, are told how long writes take.
+    not be used again. `meters`, where there are any, are told how long writes take. `off_ms`: how far the own clock is
+    ahead of the log's, which runs by itself on Kafka; None where it does not, or that is not known.
     """
 
     log: Log
@@ -44,6 +45,7 @@ class World:
     admit: Callable[[], None]
     clean_tail: Callable[[int], bool]
     meters: Meters | None = None
+    off_ms: Callable[[], int | None] = lambda: None
 
     def started_us(self) -> int:
         """Now, for `measure`; nobody looks at the clock where nobody measures."""
@@ -53,6 +55,25 @@ class World:
         """Tell the meters, where there are any, how long something took."""
         if self.meters is not None:
             self.meters.observe(name, (self.clock.monotonic_us() - started_us) / 1_000_000)
+
+    def check_clock(self, now_us: int, last_us: int) -> int:
+        """How many milliseconds the own clock, at `now_us`, stands before the log's last time.
+
+        CLOCK_SKEW: nothing may be written.
+
+        Where the log has a clock of its own, that one says whether ours is right, and the log's last time does not:
+        a node whose clock was ahead may have written it.
+        """
+        stop_ms = self.settings.clock_skew_stop_ms
+        behind_ms = (last_us - now_us) // 1_000
+        off_ms = self.off_ms()
+        if off_ms is not None and abs(off_ms) > stop_ms:
+            where = "ahead of" if off_ms > 0 else "behind"
+            raise fail("CLOCK_SKEW", f"the clock stands {abs(off_ms)} ms {where} the brokers'; set it right")
+        if off_ms is None and behind_ms > stop_ms:
+            message = f"the clock stands {behind_ms} ms before the log's last time; set it right, then write again"
+            raise fail("CLOCK_SKEW", message)
+        return behind_ms
 
     @property
     def timeout_s(self) -> float:
@@ -80,11 +101,3 @@ class Term:
         )
         self.state = after_record(state, record.chain)
         return record
-
-    def behind_ms(self, now_us: int, stop_ms: int) -> int:
-        """How far the own clock stands before the log's last time; CLOCK_SKEW when beyond `stop_ms`."""
-        behind_ms = (self.last_us - now_us) // 1_000
-        if behind_ms > stop_ms:
-            message = f"the clock stands {behind_ms} ms before the log's last time; set it right, then write again"
-            raise fail("CLOCK_SKEW", message)
-        return behind_ms

@@ -469,6 +469,26 @@ async def assert_no_void_record_opens(log: MemoryLogServer, bench: Bench) -> Non
             assert refused.value.code in ("PURGED", "CORRUPT")
 
 
+def test_where_the_log_has_a_clock_that_one_says_whether_ours_is_right() -> None:
+    """A node whose clock was ahead has written the log's last time: whose clock is right goes on all the same."""
+
+    async def scenario() -> None:
+        off = {"ms": 0}
+        bench = memory_bench(off_ms=lambda: off["ms"])
+        owner = await claimed(bench)
+        last = await write(owner, batch("k", create("a")))
+        for off["ms"] in (61_000, -61_000):
+            assert await code_of(write(owner, batch("k2", create("b")))) == "CLOCK_SKEW"
+        off["ms"] = -59_000
+        bench.clock.us -= 600_000_000
+        later = await write(owner, batch("k2", create("b")))
+        first, second = [(await read_effective(bench.log, 0, one.receipt.position)).batch() for one in (last, later)]
+        assert second.recorded_at_us == first.recorded_at_us + 1
+        await owner.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_clock_far_before_the_log_stops_accepting() -> None:
     async def scenario() -> None:
         bench = memory_bench()

@@ -4,7 +4,7 @@ Start at `KernelNode.open`. Nothing here knows Kafka: the log and the control to
 """
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
@@ -62,11 +62,13 @@ class KernelNode:
         topic: ControlTopic,
         name: str | None = None,
         preferred: Collection[int] | None = None,
+        off_ms: Callable[[], int | None] = lambda: None,
     ) -> "KernelNode":
         """Listen, take the heads of this directory, and apply the log to them. Claims nothing before `run`.
 
         `preferred`: partitions that are meant for this node; None = all. `name`: in Claims and reports; None = the
-        endpoint. STORE_LOCKED when another process keeps the heads of this directory.
+        endpoint. `off_ms`: how far this node's clock is ahead of the log's.
+        STORE_LOCKED when another process keeps the heads of this directory.
         """
         parts.ring.require_master()
         async with AsyncExitStack() as opening:
@@ -82,7 +84,7 @@ class KernelNode:
             opening.push_async_callback(server.close)
             connections = Connections(lambda: credentials)
             opening.push_async_callback(connections.close)
-            owners = await Owners.open(parts, node=name or server.endpoint, endpoint=server.endpoint)
+            owners = await Owners.open(parts, node=name or server.endpoint, endpoint=server.endpoint, off_ms=off_ms)
             opening.push_async_callback(owners.close)
             node = cls(parts, owners, server, connections, name or server.endpoint)
             node._begin(topic, preferred)
@@ -213,6 +215,7 @@ class KernelNode:
             return "the node is ending"
         try:
             self.owners.world.admit()
+            self.owners.world.check_clock(self._parts.machine.clock.now_us(), 0)
         except (AtomlogError, OSError) as error:
             return error.message if isinstance(error, AtomlogError) else str(error)
         return None
