@@ -168,7 +168,8 @@ class Cluster:
                 self._learn(metadata)
                 return metadata
         assert failure is not None
-        raise unavailable(f"{', '.join(map(str, addresses))}: no broker answers: {failure.message}") from failure
+        message = f"{', '.join(map(str, addresses))}: no broker answers: {failure.message}"
+        raise unavailable(f"{message}; start one, or put the addresses right") from failure
 
     async def topic(self, topic: str, deadline: float) -> TopicMetadata:
         """As known here, or asked for. STORE_NOT_FOUND when no broker knows it for a while."""

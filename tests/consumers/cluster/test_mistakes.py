@@ -16,6 +16,7 @@ from atomlog.consumers.cluster.kernel import run_kernel
 from atomlog.consumers.consume import run_consumer
 from atomlog.consumers.machine import Machine
 from atomlog.kernel.errors import AtomlogError
+from atomlog.kernel.settings import Settings
 from tests.consumers.cluster.test_store_on_kafka import QUICK, WEAK, batch, nodes, note, store_of
 from tests.support.commands import atomlog
 from tests.support.kafka import SharedBroker
@@ -54,6 +55,13 @@ async def test_a_store_on_one_broker_is_refused_until_each_risk_is_named(
         "INVALID_INPUT",
         True,
     )
+
+
+async def test_brokers_that_are_not_there_are_named(tmp_path: Path) -> None:
+    request, brief = NodeRequest(bootstrap="127.0.0.1:1"), Settings(kafka_timeout_ms=500)
+    code, message = await told(create_node(str(tmp_path / "1"), request, machine=Machine(), settings=brief))
+    assert (code, message.startswith("127.0.0.1:1: no broker answers: ")) == ("KAFKA_UNAVAILABLE", True)
+    assert message.endswith("; start one, or put the addresses right")
 
 
 async def test_a_write_that_no_kernel_takes_names_the_command(
