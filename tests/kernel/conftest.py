@@ -1,3 +1,3 @@
-"""Tests of keys on a topic may be coroutines."""
+"""Tests may be coroutines."""
 
 from tests.support.coroutines import pytest_pyfunc_call as pytest_pyfunc_call

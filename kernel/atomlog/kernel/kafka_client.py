@@ -5,7 +5,7 @@ Every call ends within the time that the client was given, or that it was given 
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 
 from atomlog.kernel.errors import AtomlogError, fail
@@ -34,11 +34,13 @@ __all__ = [
     "KafkaStream",
     "NewTopic",
     "TopicFacts",
+    "records_to",
 ]
 
 FETCH_BYTES_MIN, FETCH_BYTES_MAX = 64 * 1024, 4 * 1024 * 1024
 BATCH_BYTES_MAX = 1024 * 1024 - 64  # what brokers take when nobody told them otherwise
 POLL_S = 0.5  # how long a broker holds a question for what is not there yet
+SILENT_S, SILENT_MAX = 1.0, 10  # how long, and how often, what is known to be there is waited for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +207,10 @@ class KafkaClient:
 
 
 class KafkaProducer:
-    """Sends each group once, and waits until all in-sync replicas have it. One call at a time for each partition."""
+    """Sends each group once, and waits until all in-sync replicas have it. One call at a time for each partition.
+
+    After a failure it goes on, over another connection.
+    """
 
     def __init__(self, cluster: Cluster, bytes_max: int) -> None:
         self._cluster = cluster
@@ -268,6 +273,25 @@ class KafkaStream:
 
     async def close(self) -> None:
         await self._lane.close()
+
+
+async def records_to(
+    stream: KafkaStream, topic: str, end: int, *, bytes_max: int = 1024 * 1024
+) -> AsyncGenerator[Sequence[FetchedRecord], None]:
+    """What stands before `end`, and maybe more, in groups of about `bytes_max`. `stream` stands behind each.
+
+    Raises as `KafkaClient.page` does. KAFKA_UNAVAILABLE: nothing comes, although the partition ends at `end`.
+    """
+    silent = 0
+    while (position := stream.position) < end:
+        records = await stream.next(bytes_max, SILENT_S)
+        if stream.position > position:  # maybe without a record: compaction leaves gaps
+            silent = 0
+            yield records
+            continue
+        silent += 1
+        if silent >= SILENT_MAX:
+            raise unavailable(f"topic {topic}: nothing comes from offset {position} on, although it ends at {end}")
 
 
 def _facts(name: str, topic: TopicMetadata, settings: Mapping[str, str]) -> TopicFacts:

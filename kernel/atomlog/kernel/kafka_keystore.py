@@ -7,7 +7,6 @@ Order: a page is put on the topic, comes back in this node's own following, is d
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final
 
 from atomlog.kernel.errors import AtomlogError, FatalError, fail
@@ -28,6 +27,7 @@ from atomlog.kernel.key_topic import (
 from atomlog.kernel.keys import bitmap_number
 from atomlog.kernel.keystore import check_successor
 from atomlog.kernel.ports import Clock, KeyPage, KeyPageOutline, Workers
+from atomlog.kernel.rounds import Rounds
 from atomlog.kernel.sealing import MasterKey
 from atomlog.schemas.varint import WireError
 
@@ -77,8 +77,7 @@ class KafkaKeyStore:
         self._trouble: Exception | None = None  # what keeps it from following, at the moment
         self._putting = asyncio.Lock()
         self._producer: KafkaProducer | None = None
-        self._round: asyncio.Task[None] | None = None
-        self._next_round: asyncio.Task[None] | None = None
+        self._rounds = Rounds(self._round, lambda: self._failure or _closed())
 
     @property
     def position(self) -> int:
@@ -95,12 +94,13 @@ class KafkaKeyStore:
             self._task = asyncio.create_task(self._follow())
 
     async def close(self) -> None:
-        self._fail(fail("NOT_OWNER", "the store is closed"))
-        tasks = [task for task in (self._task, self._round, self._next_round) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._discard_producer()
+        self._fail(_closed())
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._rounds.close()
+        if self._producer is not None:
+            await self._producer.close()
         await self._pages.close()
 
     # -- the port
@@ -162,40 +162,17 @@ class KafkaKeyStore:
 
     async def _send_and_reach(self, records: Sequence[KafkaRecord]) -> None:
         self._check_running()
-        try:
-            if self._producer is None:
-                self._producer = await self._client.producer()
-            first = await self._producer.send(self._topic, PARTITION, records)
-        except BaseException:  # it may be there all the same; the next one goes through another connection
-            await self._discard_producer()
-            raise
+        self._producer = self._producer or await self._client.producer()
+        first = await self._producer.send(self._topic, PARTITION, records)  # after a failure they may be there, too
         await self._reach(first + len(records))
-
-    async def _discard_producer(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            with suppress(AtomlogError, OSError):
-                await producer.close()
 
     # -- waiting for the following
 
     async def _catch_up(self) -> None:
-        """Until all is applied that stood on the topic when this was asked. Who asks meanwhile waits together."""
-        if self._next_round is None:
-            self._next_round = asyncio.create_task(self._catch_up_after(self._round))
-            self._next_round.add_done_callback(_seen)
-        round_ = self._next_round
-        try:
-            await asyncio.shield(round_)
-        except asyncio.CancelledError:
-            if round_.cancelled():
-                self._check_running()
-            raise
+        """Until all is applied that stood on the topic when this was asked."""
+        await self._rounds.ask()
 
-    async def _catch_up_after(self, before: "asyncio.Task[None] | None") -> None:
-        if before is not None and not before.done():
-            await asyncio.wait((before,))
-        self._round, self._next_round = self._next_round, None
+    async def _round(self) -> None:
         self._check_running()
         _, end = await self._client.bounds(self._topic, PARTITION)
         if end < self._position:  # it was made anew, as the following will find, or this broker is behind
@@ -344,7 +321,5 @@ def _told(record: FetchedRecord) -> Told:
         return Told(offset=record.offset, name=record.key, page=None, problem="no_page")
 
 
-def _seen(done: "asyncio.Task[None]") -> None:
-    """An outcome that nobody may be waiting for any more is no unhandled error."""
-    if not done.cancelled():
-        done.exception()
+def _closed() -> AtomlogError:
+    return fail("NOT_OWNER", "the store is closed")

@@ -4,11 +4,12 @@ Whoever may write to the topic may write anything there, so each record is check
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
 from atomlog.kernel.errors import fail
-from atomlog.kernel.kafka_client import KafkaClient
+from atomlog.kernel.kafka_client import KafkaClient, records_to
 from atomlog.kernel.kafka_values import FetchedRecord, KafkaRecord
 from atomlog.kernel.keys import PAGE_ID_BYTES
 from atomlog.kernel.ports import KeyPage
@@ -20,7 +21,6 @@ STORE_KEY: Final = b"store:"
 PARTITION: Final = 0  # the topic has one
 FETCH_BYTES: Final = 1024 * 1024
 FETCH_WAIT_S: Final = 1.0
-_SILENT_MAX: Final = 10  # waits without a record, of FETCH_WAIT_S each
 _VALUE_BYTES_MAX: Final = 64 * 1024  # a page has 8.3 KB, a list of vector spaces less
 _VERSION_MAX: Final = 2**62  # leaves room to rewrite
 
@@ -97,16 +97,11 @@ async def read_store_record(client: KafkaClient, topic: str) -> StoreRecord | No
     if first >= end:
         return None
     stream = await client.stream(topic, PARTITION, first)
-    silent = 0
     try:
-        while stream.position < end:
-            found = await stream.next(FETCH_BYTES, FETCH_WAIT_S)
-            if (store := first_store(found)) is not None:
-                return store
-            silent = 0 if found else silent + 1
-            if silent > _SILENT_MAX:
-                message = f"topic {topic}: nothing comes from offset {stream.position} on, although it ends at {end}"
-                raise fail("KAFKA_UNAVAILABLE", message, retry_after_ms=1_000)
+        async with aclosing(records_to(stream, topic, end)) as groups:
+            async for records in groups:
+                if (store := first_store(records)) is not None:
+                    return store
     finally:
         await stream.close()
     return None

@@ -4,13 +4,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from atomlog.consumers.cluster.inbox_outcomes import place_of
-from atomlog.consumers.cluster.inbox_registry import SILENT_MAX, Registration
+from atomlog.consumers.cluster.inbox_registry import Registration
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.kafka_client import KafkaClient
+from atomlog.kernel.kafka_client import KafkaClient, records_to
 
 LOOK_BACK: Final = 4_096  # outcomes that are looked through: more than a kernel that was stopped can still send late
-FETCH_BYTES: Final = 1024 * 1024
-FETCH_WAIT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +71,12 @@ async def _last_told(client: KafkaClient, one: Registration, partition: int) -> 
 async def _told_between(client: KafkaClient, one: Registration, partition: int, start: int, stop: int) -> int | None:
     stream = await client.stream(one.results, partition, start)
     told: int | None = None
-    silent = 0
     try:
-        while stream.position < stop:
-            records = await stream.next(FETCH_BYTES, FETCH_WAIT_S)
+        async for records in records_to(stream, one.results, stop):
             for record in records:
                 place = place_of(record)
                 if place is not None and (place.topic, place.partition) == (one.id_text, partition):
                     told = place.offset if told is None else max(told, place.offset)
-            silent = 0 if records else silent + 1
-            if silent > SILENT_MAX:
-                raise fail("KAFKA_UNAVAILABLE", f"topic {one.results} gives nothing", retry_after_ms=1_000)
     finally:
         await stream.close()
     return told

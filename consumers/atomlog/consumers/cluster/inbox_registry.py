@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.ids import parse_name
-from atomlog.kernel.kafka_client import FetchedRecord, KafkaClient, KafkaRecord, KafkaStream
+from atomlog.kernel.kafka_client import FetchedRecord, KafkaClient, KafkaRecord, KafkaStream, records_to
 from atomlog.kernel.model import LOCAL_PRINCIPAL
 from atomlog.kernel.ports import Clock
 from atomlog.kernel.times import format_time
@@ -25,8 +25,6 @@ PARTITION: Final = 0  # of the topic of registrations, which has one
 PARTITIONS_MAX: Final = 256  # of one inbox
 RIGHTS: Final = ("write", "mark-source")  # that an inbox may give, the first in any case
 FETCH_BYTES: Final = 1024 * 1024
-FETCH_WAIT_S: Final = 1.0
-SILENT_MAX: Final = 10  # waits of FETCH_WAIT_S without a record that must be there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,21 +148,11 @@ async def read_registrations(client: KafkaClient, prefix: str) -> Registrations:
     first, end = await client.bounds(topic, PARTITION)
     stream = await client.stream(topic, PARTITION, first)
     try:
-        await _read_to(stream, end, found)
+        async for records in records_to(stream, topic, end):
+            found.take(records)
     finally:
         await stream.close()
     return found
-
-
-async def _read_to(stream: KafkaStream, end: int, found: Registrations) -> None:
-    silent = 0
-    while stream.position < end:
-        records = await stream.next(FETCH_BYTES, FETCH_WAIT_S)
-        found.take(records)
-        silent = 0 if records else silent + 1
-        if silent > SILENT_MAX:
-            message = f"nothing comes from offset {stream.position} on, although the registrations end at {end}"
-            raise fail("KAFKA_UNAVAILABLE", message, retry_after_ms=1_000)
 
 
 class Follower:
@@ -202,7 +190,8 @@ class Follower:
         stream = await self._client.stream(self._topic, PARTITION, first)
         found = Registrations()
         try:
-            await _read_to(stream, end, found)
+            async for records in records_to(stream, self._topic, end):
+                found.take(records)
         except BaseException:
             await asyncio.shield(stream.close())
             raise

@@ -128,7 +128,8 @@ class InboxWorker:
             await asyncio.gather(*(entry.answering for entry in self._queue), return_exceptions=True)
             self._queue.clear()
             self._bytes = 0
-            await self._drop_producer()
+            if self._producer is not None:
+                await self._producer.close()
 
     # -- where it stands
 
@@ -331,7 +332,6 @@ class InboxWorker:
                     break  # the topic takes less than it did
                 if error.code != "KAFKA_UNAVAILABLE":
                     raise
-            await self._drop_producer()
             if not self._may_work():
                 raise Moved
             await self._clock.sleep(retry_s)
@@ -345,11 +345,6 @@ class InboxWorker:
             raise fail(
                 "STORE_UNSAFE", f"topic {self._one.results} takes no outcome, however short; raise max.message.bytes"
             )
-
-    async def _drop_producer(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            await producer.close()
 
     # -- small things
 

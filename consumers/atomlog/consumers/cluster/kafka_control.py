@@ -1,4 +1,4 @@
-"""The control topic on Kafka. A connection that failed is thrown away, and the next call opens another one."""
+"""The control topic on Kafka. What failed is begun anew by the next call."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -24,15 +24,10 @@ class KafkaControl:
 
     async def publish(self, key: bytes, value: bytes) -> None:
         """Sent once: a report that is lost is followed by the next one."""
-        try:
-            if self._producer is None:
-                self._producer = await self._client.producer()
-            if self._clock is not None:
-                self._clock.sending(value)
-            await self._producer.send(self._topic, PARTITION, [KafkaRecord(key=key, value=value)])
-        except BaseException:
-            await self._close_producer()
-            raise
+        self._producer = self._producer or await self._client.producer()
+        if self._clock is not None:
+            self._clock.sending(value)
+        await self._producer.send(self._topic, PARTITION, [KafkaRecord(key=key, value=value)])
 
     async def next(self) -> Sequence[bytes | None]:
         try:
@@ -49,13 +44,9 @@ class KafkaControl:
         return [record.value for record in records]
 
     async def close(self) -> None:
-        await self._close_producer()
+        if self._producer is not None:
+            await self._producer.close()
         await self._close_stream()
-
-    async def _close_producer(self) -> None:
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            await producer.close()
 
     async def _close_stream(self) -> None:
         stream, self._stream = self._stream, None

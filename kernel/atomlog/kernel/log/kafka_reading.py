@@ -16,6 +16,7 @@ from atomlog.kernel.kafka_trust import unavailable
 from atomlog.kernel.kafka_values import FetchedRecord
 from atomlog.kernel.log.cache import Group, GroupCache
 from atomlog.kernel.ports import LogRecord
+from atomlog.kernel.rounds import Rounds
 from atomlog.schemas.record import Malformed, Record, parse
 
 CACHE_BYTES_MAX, CACHE_BYTES_MIN = 64 * 1024 * 1024, 1024 * 1024  # of all partitions of a log, and of each one
@@ -40,22 +41,14 @@ class PartitionReader:
         self._grown: asyncio.Future[None] | None = None  # of who waits
         self._wanted = asyncio.Event()
         self._polling: asyncio.Task[None] | None = None
-        self._asking: asyncio.Task[int] | None = None
-        self._asked_next: asyncio.Task[int] | None = None
+        self._ends = Rounds(self._ask_end, _closed)
         self._old = client.lane()
         self._new = client.lane()
         self._reading = asyncio.Lock()
 
     async def end(self) -> int:
-        """From the leader. Who comes while a question is on its way shares the next one: its answer is young enough."""
-        if self._asked_next is None:
-            self._asked_next = asyncio.create_task(self._ask_end(self._asking))
-            self._asked_next.add_done_callback(_is_seen)
-        asked = self._asked_next
-        await asyncio.wait((asked,))
-        if asked.cancelled():
-            raise fail("INVALID_INPUT", "the log is closed")
-        return asked.result()
+        """From the leader, asked after this call."""
+        return await self._ends.ask()
 
     async def read(self, position: int, bytes_max: int) -> Sequence[LogRecord]:
         """See `Log.read`."""
@@ -89,18 +82,16 @@ class PartitionReader:
 
     async def close(self) -> None:
         """Who waits is told; the sockets are closed on return."""
-        tasks = [task for task in (self._polling, self._asking, self._asked_next) if task is not None]
-        for task in tasks:
-            task.cancel()
+        if self._polling is not None:
+            self._polling.cancel()
+        await self._ends.close()
         await self._new.close()
         await self._old.close()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._tell(fail("INVALID_INPUT", "the log is closed"))
+        if self._polling is not None:
+            await asyncio.gather(self._polling, return_exceptions=True)
+        self._tell(_closed())
 
-    async def _ask_end(self, before: asyncio.Task[int] | None) -> int:
-        if before is not None:
-            await asyncio.wait((before,))
-        self._asking, self._asked_next = self._asked_next, None
+    async def _ask_end(self) -> int:
         end = await self._client.end(self._topic, self._partition)
         self._learn(end)
         return end
@@ -239,7 +230,5 @@ def _fitting(group: Group, position: int, bytes_max: int) -> Sequence[LogRecord]
     return group.records[start:stop]
 
 
-def _is_seen(task: asyncio.Task[int]) -> None:
-    """Who asked may have gone: an error that nobody takes is no news."""
-    if not task.cancelled():
-        task.exception()
+def _closed() -> AtomlogError:
+    return fail("INVALID_INPUT", "the log is closed")
