@@ -16,14 +16,13 @@ from aiokafka.errors import BrokerResponseError, KafkaError, for_code
 from aiokafka.protocol import types
 from aiokafka.protocol.admin import CreateTopicsRequest, DescribeConfigsRequest
 from aiokafka.protocol.api import RequestHeader_v2, ResponseHeader_v1
-from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.offset import OffsetRequest
-from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from aiokafka.record.memory_records import MemoryRecords
 
 from atomlog.kernel.errors import fail
 from atomlog.kernel.kafka_config import KafkaConfig
+from atomlog.kernel.kafka_requests import FetchAnswer, FetchOne, Produced, ProduceOne
 from atomlog.kernel.kafka_trust import of_connecting, text_of
 from atomlog.kernel.kafka_values import (
     Address,
@@ -88,6 +87,7 @@ class Connection:
             sasl_plain_username=config.sasl_username,
             sasl_plain_password=config.sasl_password,
         )
+        connection._request_timeout = None  # not a timer more for each request
         one = cls(connection, address)
         try:
             async with asyncio.timeout(timeout_s):
@@ -144,25 +144,18 @@ class Connection:
 
         Up to `wait_ms` the broker waits for something to give.
         """
-        request = FetchRequest(wait_ms, 1, bytes_max, _READ_UNCOMMITTED, [(topic, [(partition, position, bytes_max)])])
-        answer = await self._send(request, timeout_s)
-        _check(answer.error_code)
-        row = answer.topics[0][1][0]
-        _check(row[1])
-        return Fetched(end=row[2], first_kept=row[4], data=row[-1] or b"")
+        request = FetchOne(topic, partition, position, bytes_max=bytes_max, wait_ms=wait_ms)
+        answer: FetchAnswer = await self._send(request, timeout_s)
+        _check(answer.error)
+        return answer.fetched
 
     async def produce(self, topic: str, partition: int, batch: bytes, timeout_s: float) -> int:
         """The offset of the batch's first record, once all in-sync replicas have it."""
-        request = ProduceRequest(
-            transactional_id=None,
-            required_acks=ACKS_ALL,
-            timeout=max(1, int(timeout_s * 1_000)),
-            topics=[(topic, [(partition, batch)])],
-        )
-        answer = await self._send(request, timeout_s)
-        row = answer.topics[0][1][0]
-        _check(row[1])
-        return int(row[2])
+        timeout_ms = max(1, int(timeout_s * 1_000))
+        request = ProduceOne(topic, partition, batch, acks=ACKS_ALL, timeout_ms=timeout_ms)
+        answer: Produced = await self._send(request, timeout_s)
+        _check(answer.error)
+        return answer.offset
 
     async def create_topics(self, topics: Sequence[NewTopic], timeout_s: float) -> Mapping[str, Refusal | None]:
         """Of each, why it was not made."""

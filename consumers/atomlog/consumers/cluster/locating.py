@@ -1,8 +1,9 @@
 """Who owns what, as heard on the control topic by a process that does not own anything itself."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 from atomlog.consumers.cluster.channel import is_endpoint
@@ -13,10 +14,20 @@ from atomlog.kernel.ports import Clock
 
 LOOK_BACK: Final = 5_000  # records of the control topic: more than a minute of many nodes
 STALE_US: Final = 60_000_000  # a node that has said nothing for so long is gone; no clock may be further off
+LOOK_UP_US: Final = 1_000_000  # who has fallen silent is found that much later
 FIRST_LOOK_S: Final = 5.0  # for what stands there already
 FETCH_BYTES: Final = 1024 * 1024
 FETCH_WAIT_S: Final = 1.0
 RETRY_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kernels:
+    """What is asked with every write, worked out once for all writes between two reports."""
+
+    endpoints: Sequence[str]
+    serving: Mapping[int, Sequence[str]]  # by partition, the highest term first
+    until_us: int
 
 
 class HeardOwners:
@@ -29,22 +40,24 @@ class HeardOwners:
         self._reports = Reports()
         self._task: asyncio.Task[None] | None = None
         self._looked = asyncio.Event()  # what stood there at the start is known
+        self._known: _Kernels | None = None  # None: something else was heard since
         self._trouble: AtomlogError | None = None
         self._wait_until = 0.0  # by the time of the event loop
 
     async def endpoint(self, partition: int) -> str | None:
         """Of the owner with the highest term; None when none is known. KAFKA_UNAVAILABLE before anything was heard."""
         await self._listen()
-        return next(iter(self._serving(partition)), None)
+        return next(iter(self._kernels().serving.get(partition, ())), None)
 
     async def candidates(self, partition: int) -> Sequence[str]:
         """Those that say that they own the partition, the highest term first, then the other kernels."""
-        kernels = await self.kernels()
-        return list(dict.fromkeys([*self._serving(partition), *kernels]))
+        await self._listen()
+        known = self._kernels()
+        return list(dict.fromkeys([*known.serving.get(partition, ()), *known.endpoints]))
 
     async def kernels(self) -> Sequence[str]:
         await self._listen()
-        return list(dict.fromkeys(heard.report.endpoint for heard in self._kernels()))
+        return self._kernels().endpoints
 
     async def heard(self) -> Sequence[Heard]:
         """What every process said last, by name; without those that have been silent for long."""
@@ -56,19 +69,29 @@ class HeardOwners:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def _serving(self, partition: int) -> Sequence[str]:
-        found = [
-            (one.term, heard.at_us, heard.report.endpoint)
-            for heard in self._kernels()
-            for one in heard.report.partitions
-            if one.partition == partition and one.phase == SERVES
-        ]
-        return [endpoint for _, _, endpoint in sorted(found, reverse=True)]
+    def _kernels(self) -> _Kernels:
+        now_us = self._clock.monotonic_us()
+        if self._known is None or self._known.until_us <= now_us:
+            self._known = self._looked_up(now_us + LOOK_UP_US)
+        return self._known
 
-    def _kernels(self) -> Sequence[Heard]:
-        return [
+    def _looked_up(self, until_us: int) -> _Kernels:
+        kernels = [
             heard for heard in self._lately() if heard.report.role == "kernel" and is_endpoint(heard.report.endpoint)
         ]
+        found: dict[int, list[tuple[int, int, str]]] = {}
+        for heard in kernels:
+            for one in heard.report.partitions:
+                if one.phase == SERVES:
+                    found.setdefault(one.partition, []).append((one.term, heard.at_us, heard.report.endpoint))
+        return _Kernels(
+            endpoints=list(dict.fromkeys(heard.report.endpoint for heard in kernels)),
+            serving={
+                partition: [endpoint for _, _, endpoint in sorted(said, reverse=True)]
+                for partition, said in found.items()
+            },
+            until_us=until_us,
+        )
 
     def _lately(self) -> Sequence[Heard]:
         oldest_us = self._clock.monotonic_us() - STALE_US
@@ -111,3 +134,4 @@ class HeardOwners:
                 age_us = max(0, self._clock.now_us() - record.timestamp_ms * 1_000)
                 if age_us < STALE_US:
                     self._reports.take(record.value, self._clock.monotonic_us() - age_us)
+                    self._known = None

@@ -185,8 +185,11 @@ class ClusterWriteSide:
                     raise ConnectionError(f"{endpoint} did not answer, and {now} owns partition {partition} now")
             return asking.result()
         finally:
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+            if not asking.done():
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+            elif not asking.cancelled():
+                asking.exception()  # it came while this was being cancelled
 
 
 @dataclass(slots=True, kw_only=True)
