@@ -118,7 +118,7 @@ async def test_a_consumer_listens_where_others_can_reach_it(
         ({"name": "tls:host:1"}, "name", "is no name"),
         ({"partitions": [7]}, "partitions", "the store has 2, counted from 0"),
     ):
-        code, message = await told(run_consumer(str(first), ["ids"], **wrong))  # type: ignore[arg-type]
+        code, message = await told(run_consumer(str(first), ["ids"], **wrong))
         assert (code, message.startswith(f"{path}: "), why in message) == ("INVALID_INPUT", True, True), message
 
 

@@ -20,7 +20,7 @@ from atomlog.kernel.kafka_config import KafkaConfig
 _AS: Final = click.option(
     "--kafka-config",
     metavar="FILE",
-    help="Connect as this kafka.toml says: as one who may make topics.  [default: the node's]",
+    help="Connect as this kafka.toml says, e.g. as one who may make topics.  [default: the node's]",
 )
 
 

@@ -36,7 +36,10 @@ UNKNOWN: Final = "-"
 )
 @with_session
 def status(session: Session, watch: float | None) -> None:
-    """Where each partition and each projection stands."""
+    """Where each partition and each projection stands.
+
+    Of a shared store also what every other process said last of itself, and how long ago.
+    """
     run(_once(session) if watch is None else _again_and_again(session, watch))
 
 
