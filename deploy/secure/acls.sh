@@ -16,11 +16,11 @@ allow() {
 allow kernel --operation Read --operation Write --operation Describe --operation DescribeConfigs \
     --topic atomlog. --resource-pattern-type prefixed
 
-# A consumer reads the log and the keys, says where it stands, and keeps the receipts of who reads beside it.
+# A consumer reads the log and the keys, says where it stands, and tells and hears of receipts for who reads beside it.
 allow consumer --operation Read --operation Describe --operation DescribeConfigs \
     --topic atomlog.atoms --topic atomlog.keys
 allow consumer --operation Read --operation Write --operation Describe --topic atomlog.control
-allow consumer --operation Write --operation Describe --topic atomlog.reads
+allow consumer --operation Read --operation Write --operation Describe --topic atomlog.reads
 
 # A producer has one inbox, which nobody else may write to: that makes it the principal of what is in there.
 allow alice --operation Write --operation Describe --topic atomlog.inbox.alice

@@ -64,10 +64,10 @@ Act = Callable[[KafkaClient, str], Awaitable[None]]
 RIGHTS: Mapping[str, Mapping[Act, tuple[str, ...]]] = {
     "kernel": {
         write: ("atoms", "keys", "reads", "control", "results.alice"),
-        read: ("atoms", "keys", "control", "inbox.alice", "inbox.bob"),
+        read: ("atoms", "keys", "reads", "control", "inbox.alice", "inbox.bob"),
         look: ("atoms", "keys", "inbox.alice"),
     },
-    "consumer": {write: ("reads", "control"), read: ("atoms", "keys", "control"), look: ("atoms", "keys")},
+    "consumer": {write: ("reads", "control"), read: ("atoms", "keys", "reads", "control"), look: ("atoms", "keys")},
     "alice": {write: ("inbox.alice",), read: ("results.alice",)},
 }
 NO_RIGHTS: Mapping[str, Mapping[Act, tuple[str, ...]]] = {

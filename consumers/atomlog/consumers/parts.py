@@ -33,6 +33,7 @@ from atomlog.projections.read.shelf import ReadOnlyShelf, Shelf, SqliteShelf
 from atomlog.projections.relations import Relations
 
 if TYPE_CHECKING:  # a client of Kafka and TLS come with the one, numpy with the other
+    from atomlog.consumers.cluster.receipt_exchange import KafkaReceipts
     from atomlog.consumers.cluster.shared import Shared
     from atomlog.projections.encoders import Encoder
 
@@ -59,6 +60,7 @@ class Parts:
     blob_directory: str
     content: ContentOpener
     journal: Journal
+    receipts: "KafkaReceipts | None"
     spaces: Mapping[str, VectorSpace]
     encoders: "Mapping[str, Encoder]"
     meters: Meters | None = None
@@ -139,8 +141,10 @@ def open_parts(
         clock=machine.clock,
         key_wait_ms=settings.key_wait_ms,
     )
+    shelf, receipts = _shelf(directory, read_only=read_only), None
     if shared is not None:
         shared.forget_rewritten(ring.forget)
+        receipts = shared.receipts(shelf, on_event)
     blob_directory = config.blobs or f"{directory}/blobs"
     blobs = DirectoryBlobStore(machine.files, machine.workers, blob_directory)
     spaces = {space: parse_vector_space(space, "vector_spaces") for space in config.vector_spaces}
@@ -161,12 +165,14 @@ def open_parts(
         blob_directory=blob_directory,
         content=ContentOpener(ring, blobs),
         journal=Journal(
-            _shelf(directory, read_only=read_only),
+            shelf,
             clock=machine.clock,
             randomness=machine.randomness,
             workers=machine.workers,
             settings=settings,
+            exchange=receipts,
         ),
+        receipts=receipts,
         spaces=spaces,
         encoders=Encoders(spaces, machine.workers),
         meters=meters,

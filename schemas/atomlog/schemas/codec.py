@@ -7,7 +7,7 @@ only after `check` has walked it: lengths, counts, union and enum indexes, and t
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
@@ -59,6 +59,7 @@ OTHER_SCHEMAS: Final = (
     "WriteOutcomeV1",
     "InboxV1",
     "NodeReportV1",
+    "ReadRecordedV1",
 )
 
 Datum = dict[str, Any]
@@ -66,12 +67,16 @@ Datum = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """One version of one schema. `fingerprint` is 8 bytes, little-endian CRC-64-AVRO of its canonical form."""
+    """One version of one schema. `fingerprint` is 8 bytes, little-endian CRC-64-AVRO of its canonical form.
+
+    `named` has every type of it that has a name: one may be used where its definition was not walked through.
+    """
 
     name: str
     source: Mapping[str, Any]
     parsed: Any
     fingerprint: bytes
+    named: Mapping[str, Any] = field(default_factory=dict)
 
 
 @cache
@@ -82,7 +87,8 @@ def load(name: str) -> Schema:
         raise KeyError(name)
     source = json.loads(path.read_text("utf-8"))
     digest = bytes.fromhex(fingerprint(to_parsing_canonical_form(source), "CRC-64-AVRO"))
-    return Schema(name=name, source=source, parsed=fastavro.parse_schema(source), fingerprint=digest)
+    parsed = fastavro.parse_schema(source)
+    return Schema(name=name, source=source, parsed=parsed, fingerprint=digest, named=_named(source))
 
 
 @cache
@@ -174,14 +180,12 @@ def decode_datum(schema: Schema, datum: bytes) -> Datum:
 
 def check(schema: Schema, datum: bytes) -> None:
     """Walk a datum without building it; WireError names the field at fault and the byte."""
-    stop = _walk(schema.source, datum, 0, schema.name, _named(schema.name))
+    stop = _walk(schema.source, datum, 0, schema.name, schema.named)
     if stop != len(datum):
         raise WireError(f"{schema.name}: {len(datum) - stop} bytes too many after byte {stop}")
 
 
-@cache
-def _named(name: str) -> Mapping[str, Any]:
-    """Every type of a schema that has a name: one may be used where its definition was not walked through."""
+def _named(source: Mapping[str, Any]) -> Mapping[str, Any]:
     found: dict[str, Any] = {}
 
     def collect(part: Any) -> None:
@@ -194,7 +198,7 @@ def _named(name: str) -> Mapping[str, Any]:
             for inner in part:
                 collect(inner)
 
-    collect(load(name).source)
+    collect(source)
     return found
 
 

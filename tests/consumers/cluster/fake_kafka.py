@@ -85,6 +85,10 @@ class _FakeClient:
         found = {name: self._broker.found.get(name) for name in names}
         return {name: None if topic is None else topic.facts for name, topic in found.items()}
 
+    async def identity(self, topic: str) -> tuple[bytes, int] | None:
+        found = self._broker.found.get(topic)
+        return None if found is None else (found.facts.topic_id, found.facts.partitions)
+
     async def create_topics(self, topics: Sequence[NewTopic]) -> Mapping[str, bool]:
         made = {one.name: one.name not in self._broker.found for one in topics}
         for one in topics:

@@ -5,11 +5,13 @@ does not end: it is not looked up anywhere, both sides of a connection compare i
 """
 
 import datetime
+import hashlib
 import ssl
 from dataclasses import dataclass, field
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -82,6 +84,18 @@ def create(files: Files, path: str) -> None:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     files.write_atomic(path, private + certificate.public_bytes(serialization.Encoding.PEM), mode=0o600)
+
+
+def secret(files: Files, path: str, purpose: bytes) -> bytes:
+    """32 bytes that every holder of this node.pem has and nobody else, others for each purpose. Raises as `load`."""
+    try:
+        key = serialization.load_pem_private_key(read(files, path), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise _wrong(path, f"is not a private key with its certificate: {error}") from None
+    private = key.private_bytes(
+        serialization.Encoding.DER, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return hashlib.sha256(purpose + private).digest()
 
 
 def read(files: Files, path: str) -> bytes:

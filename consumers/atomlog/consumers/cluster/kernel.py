@@ -156,18 +156,22 @@ async def _open(
 
 
 async def _serve(parts: Parts, shared: Shared, node: KernelNode, ending: Ending) -> None:
-    """The partitions, their inboxes, and a look at the topics now and then, until one of them has to end."""
-    inboxes = asyncio.create_task(inboxes_of(node, parts, shared.client, shared.names.prefix).run())
-    checking = asyncio.create_task(_check(parts, shared))
+    """The partitions, inboxes, receipts of other nodes, a look at the topics now and then, until one has to end."""
+    beside = [
+        asyncio.create_task(inboxes_of(node, parts, shared.client, shared.names.prefix).run()),
+        asyncio.create_task(_check(parts, shared)),
+    ]
+    if parts.receipts is not None:
+        beside.append(asyncio.create_task(parts.receipts.follow()))
     try:
-        await first_of(node.run(ending.event), _done(inboxes), _done(checking))
-        for task in (inboxes, checking):
+        await first_of(node.run(ending.event), *map(_done, beside))
+        for task in beside:
             if task.done():
                 task.result()
     finally:
-        for task in (inboxes, checking):
+        for task in beside:
             task.cancel()
-        await asyncio.gather(inboxes, checking, return_exceptions=True)
+        await asyncio.gather(*beside, return_exceptions=True)
 
 
 async def _check(parts: Parts, shared: Shared) -> None:

@@ -68,7 +68,7 @@ async def take_page(found: Mapping[str, Any], content: ContentOpener, journal: J
         message = f"another node's page is not understood: {type(error).__name__}: {error}"
         raise fail("CORRUPT", f"{message}; run the same version on both") from None
     rows = await rendered_again(receipt, stored, content)
-    await journal.record(receipt, search)
+    await journal.record(receipt, search, is_copy=True)
     return Page(atoms=rows, receipt=receipt, continuation=continuation, diagnostics=diagnostics)
 
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from atomlog.consumers.cluster.connections import Connections
-from atomlog.consumers.cluster.credentials import Credentials
+from atomlog.consumers.cluster.credentials import Credentials, secret
 from atomlog.consumers.cluster.locating import HeardOwners
+from atomlog.consumers.cluster.receipt_exchange import PURPOSE, KafkaReceipts
 from atomlog.consumers.events import OnEvent
 from atomlog.consumers.machine import KAFKA_TOML, NODE_PEM, Machine
 from atomlog.consumers.store_config import StoreConfig
@@ -17,6 +19,7 @@ from atomlog.kernel.keystore import SqliteKeyStore
 from atomlog.kernel.log.kafka import KafkaLog
 from atomlog.kernel.sealing import MasterKey
 from atomlog.kernel.settings import Settings
+from atomlog.projections.read.shelf import Shelf, SqliteShelf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,23 @@ class Shared:
     def connections(self) -> Connections:
         """A pool of its own to other nodes; nothing is opened or loaded yet."""
         return Connections(self.credentials)
+
+    def receipts(self, shelf: Shelf, on_event: OnEvent) -> KafkaReceipts | None:
+        """Receipts to and from other nodes. None without node.pem, and where new receipts are kept in memory."""
+        path, files = f"{self.directory}/{NODE_PEM}", self.machine.files
+        if not isinstance(shelf, SqliteShelf) or not files.exists(path):
+            return None
+        return KafkaReceipts(
+            self.client,
+            self.names.reads,
+            shelf,
+            log_id=self.log.log_id,
+            secret=cache(lambda: secret(files, path, PURPOSE)),
+            workers=self.machine.workers,
+            clock=self.machine.clock,
+            timeout_s=self.client.timeout_s,
+            say=on_event,
+        )
 
     def owners(self) -> HeardOwners:
         """Where the owners are; listens from the first question on."""

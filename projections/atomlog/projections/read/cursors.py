@@ -129,7 +129,7 @@ class Continuations:
         head, mac = raw[:-MAC_BYTES], raw[-MAC_BYTES:]
         secret = self.journal.secrets.get(head[0])
         if secret is None or not hmac.compare_digest(mac, _mac(secret, head)):
-            raise expired("this store did not give it out")
+            raise expired("this store did not give it out, or another node of it did, which alone can go on")
         return head[1:17], int.from_bytes(head[17:], "big") * SECOND_US
 
 

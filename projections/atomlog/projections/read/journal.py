@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Protocol
 
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ids import format_id, uuid7
@@ -28,18 +28,44 @@ SECRET_BYTES: Final = 32
 _LOG: Final = logging.getLogger(__name__)
 
 
+class ReceiptExchange(Protocol):
+    """Receipts between the nodes of a shared store, each of which has a shelf of its own."""
+
+    def offer(self, receipts: Sequence[KeptReceipt]) -> None:
+        """Tell the others of what is on the shelf now. Neither waits nor fails."""
+        ...
+
+    async def catch_up(self) -> None:
+        """Until all is on the shelf that others had told when this was asked. KAFKA_UNAVAILABLE, ACCESS_DENIED."""
+        ...
+
+    async def close(self) -> None:
+        """Tell what is left, as far as that is a matter of moments."""
+        ...
+
+
 class Journal:
     """Records receipts and keeps what continuations need. Implements the kernel's `Receipts` port."""
 
     def __init__(
-        self, shelf: Shelf, *, clock: Clock, randomness: Randomness, workers: Workers, settings: Settings
+        self,
+        shelf: Shelf,
+        *,
+        clock: Clock,
+        randomness: Randomness,
+        workers: Workers,
+        settings: Settings,
+        exchange: ReceiptExchange | None = None,
     ) -> None:
+        """`exchange` is closed with it."""
         self._shelf = shelf
         self._clock = clock
         self._randomness = randomness
         self._workers = workers
         self._settings = settings
+        self._exchange = exchange
         self._buffer: dict[bytes, tuple[ReadReceipt, KeptReceipt]] = {}
+        self._copies: set[bytes] = set()  # of those in the buffer: another node made them, and tells the others
         self._lent: dict[bytes, list[ReadReceipt]] = {}
         self._writing = asyncio.Lock()
         self._timer: asyncio.Task[None] | None = None
@@ -50,27 +76,41 @@ class Journal:
         """A UUIDv7."""
         return uuid7(self._clock.now_us(), self._randomness.token(10))
 
-    async def record(self, receipt: ReadReceipt, search: bytes, kept: Sequence[Kept] = (), seen: Seen = UNSEEN) -> None:
+    async def record(
+        self,
+        receipt: ReadReceipt,
+        search: bytes,
+        kept: Sequence[Kept] = (),
+        seen: Seen = UNSEEN,
+        *,
+        is_copy: bool = False,
+    ) -> None:
         """Take a receipt and, before returning, write what its continuation needs.
 
         `search` is what was asked for, with vectors in place of texts, for `verify`; `seen` where its read stood.
+        `is_copy`: another node made it.
         """
         body = receipt.to_bytes(seen.shown_positions, seen.shown_indexes)  # fails here, and for itself
         written = KeptReceipt(id=receipt.receipt, body=body, search=search)
         if kept:
             await self._workers.run(lambda: self._shelf.put((), kept))
         self._buffer[receipt.receipt] = (receipt, written)
+        if is_copy:
+            self._copies.add(receipt.receipt)
         if len(self._buffer) >= BUFFERED_MAX:
             try:
                 await self._write_out()
             except BaseException:  # its page is not given out: what cannot be written must not pile up
-                self._buffer.pop(receipt.receipt, None)
+                self._forget(receipt.receipt)
                 raise
         elif self._timer is None or self._timer.done():
             self._timer = asyncio.get_running_loop().create_task(self._write_out_soon())
 
     async def receipt(self, receipt_id: bytes) -> tuple[ReadReceipt, bytes]:
-        """A receipt of any process, and its search. RECEIPT_EXPIRED, CORRUPT."""
+        """A receipt of any process, and its search, empty where another node made it and did not say.
+
+        Raises RECEIPT_EXPIRED, CORRUPT; KAFKA_UNAVAILABLE or ACCESS_DENIED when another node may have it.
+        """
         buffered = self._buffer.get(receipt_id)
         if buffered is not None:
             return buffered[0], buffered[1].search
@@ -79,6 +119,9 @@ class Journal:
         found = None
         if receipt_id >= self._oldest_kept():
             found = await self._workers.run(lambda: self._shelf.receipt(receipt_id))
+            if found is None and self._exchange is not None:
+                await self._exchange.catch_up()
+                found = await self._workers.run(lambda: self._shelf.receipt(receipt_id))
         if found is None:
             message = f"the receipt {format_id(receipt_id)} is not kept (any more); read again"
             raise fail("RECEIPT_EXPIRED", message)
@@ -141,6 +184,8 @@ class Journal:
         try:
             await self.flush()
         finally:
+            if self._exchange is not None:
+                await self._exchange.close()
             await self._workers.run(self._shelf.close)
 
     async def _write_out_soon(self) -> None:
@@ -158,9 +203,15 @@ class Journal:
             rows = [written for _, written in self._buffer.values()]
             if rows or sync:
                 await self._workers.run(lambda: self._shelf.put(rows, sync=sync))
+            if self._exchange is not None:
+                self._exchange.offer([row for row in rows if row.id not in self._copies])
             for row in rows:
-                self._buffer.pop(row.id, None)
+                self._forget(row.id)
             await self._prune()
+
+    def _forget(self, receipt_id: bytes) -> None:
+        self._buffer.pop(receipt_id, None)
+        self._copies.discard(receipt_id)
 
     async def _prune(self) -> None:
         now_us = self._clock.now_us()

@@ -83,8 +83,16 @@ class Replayer:
         return Page(atoms=rows, receipt=receipt, continuation=None, diagnostics=diagnostics)
 
     async def verify(self, receipt_id: bytes) -> Verification:
-        """Search again at the receipt's positions, and compare. Raises what a read at them raises."""
+        """Search again at the receipt's positions, and compare.
+
+        Raises what a read at them raises, and RECEIPT_EXPIRED where what was searched for is kept by another node.
+        """
         receipt, kept = await self._kept(receipt_id)
+        if not kept:
+            message = (
+                f"what the read of receipt {format_id(receipt_id)} searched for is known only to the node that read"
+            )
+            raise fail("RECEIPT_EXPIRED", f"{message}: verify it there; here it can be replayed and cited")
         search = loads(kept)
         todo = plan_again(search["asked"], search["state"])
         async with self._settled(receipt, todo.names) as (indexes, chosen):

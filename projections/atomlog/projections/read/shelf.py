@@ -107,6 +107,20 @@ class SqliteShelf:
             if sync:
                 self._database.execute("PRAGMA synchronous = NORMAL")
 
+    def take(self, receipts: Sequence[KeptReceipt], topic: str, position: int) -> None:
+        """Receipts that stood on a topic before `position`, all at once. One that is here already stays as it is."""
+        with self._database.transaction():
+            self._database.execute_many(
+                "INSERT OR IGNORE INTO receipts VALUES (?, ?, ?, ?)",
+                [(row.id, row.body, row.search, _digest(row.id, row.body, row.search)) for row in receipts],
+            )
+            self._database.execute("INSERT OR REPLACE INTO marks VALUES (?, ?)", (topic, position))
+
+    def taken(self, topic: str) -> int:
+        """The position that `take` was last given for a topic; 0 when it never was."""
+        found = self._database.query("SELECT number FROM marks WHERE name = ?", (topic,))
+        return next((number for (number,) in found if isinstance(number, int)), 0)
+
     def receipt(self, receipt_id: bytes) -> KeptReceipt | None:
         found = self._database.query("SELECT body, search, digest FROM receipts WHERE id = ?", (receipt_id,))
         for body, search, digest in found:
