@@ -235,6 +235,14 @@ def test_a_claim_of_another_log_stops_the_reader(changes: dict[str, Any]) -> Non
     assert stop(INITIAL, record) == "LOG_MISMATCH"
 
 
+def test_a_claim_of_another_log_is_named_by_the_id_that_people_see() -> None:
+    verdict = judge(INITIAL, Partition().proper("Claim", value=claim_value(log_id=bytes(16), partitions=4)))
+    assert isinstance(verdict, Stop)
+    assert "log 00000000-0000-0000-0000-000000000000" in verdict.error.message
+    assert " of 4," in verdict.error.message
+    assert "\\x" not in repr(verdict.error.message)
+
+
 def test_a_claim_of_another_log_that_has_lost_is_only_void() -> None:
     partition = begun("Fence")
     record = partition.proper("Claim", owner=BOB, term=1, value=claim_value(log_id=bytes(16)))

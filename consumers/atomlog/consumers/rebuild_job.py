@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Final
 
 from atomlog.consumers.applier import PartitionApplier
-from atomlog.consumers.content_digest import content_digest
+from atomlog.consumers.content_digest import content_digest as digest_of_content
 from atomlog.consumers.context import Context, ProjectionKind
 from atomlog.consumers.generations import Generation, GenerationDirectory, HeldLock
 from atomlog.consumers.handles import Handle, opened
@@ -60,7 +60,7 @@ class RebuildReport:
 
     `equal` and `digest_live` are None when there was no live projection to compare with, `equal` also when the live one
     was not finished; `content_digest` stands for ids alone, and only where the content can be read. `error` says why
-    there is no result, or why live is unreadable or not finished.
+    there is no result, or why live is unreadable or not finished, or which content is lost although it was exchanged.
     """
 
     name: str
@@ -233,6 +233,7 @@ async def _compared(
     job: RebuildJob, live: _Live, build: _Build, target: Positions, content: ContentOpener
 ) -> RebuildReport:
     rebuilt = _digests(build.projection, list(target))
+    content_digest, unread = await _content_digest(job, build.projection, target, content)
     found, error = None, live.error
     if live.handle is not None:
         try:
@@ -252,9 +253,9 @@ async def _compared(
         digest_rebuilt=_joined(rebuilt),
         digests={partition: digest.hex() for partition, digest in rebuilt.items()},
         equal=equal,
-        content_digest=await _content_digest(build.projection, target, content),
+        content_digest=content_digest,
         unequal_partitions=unequal,
-        error=None if error is None else error.to_dict(),
+        error=None if (why := error or unread) is None else why.to_dict(),
     )
 
 
@@ -275,15 +276,23 @@ def _joined(digests: Mapping[int, bytes]) -> str:
     return hashlib.sha256(b"".join(u16(number) + digest for number, digest in digests.items())).hexdigest()
 
 
-async def _content_digest(projection: Projection, at: Positions, content: ContentOpener) -> str | None:
+async def _content_digest(
+    job: RebuildJob, projection: Projection, at: Positions, content: ContentOpener
+) -> tuple[str | None, AtomlogError | None]:
+    """The digest, and what kept it from being made.
+
+    A text that is lost is no part of the index: it keeps nobody from an exchange by force.
+    """
     if not isinstance(projection, Ids):
-        return None
+        return None, None
     try:
-        return await content_digest(projection, content, at)
+        return await digest_of_content(projection, content, at), None
     except AtomlogError as error:
-        if error.code != "KEY_UNAVAILABLE":
-            raise
-        return None
+        if error.code == "KEY_UNAVAILABLE":
+            return None, None
+        if error.code == "CORRUPT" and job.swap and job.force:
+            return None, error
+        raise
 
 
 def _locks(job: RebuildJob, directory: GenerationDirectory) -> list[HeldLock]:

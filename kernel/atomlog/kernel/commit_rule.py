@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.ids import HASH_VERSION
+from atomlog.kernel.ids import HASH_VERSION, format_id
 from atomlog.schemas import codec
 from atomlog.schemas.record import RULE, ZERO16, Malformed, Record, chain_after
 from atomlog.schemas.varint import WireError
@@ -147,7 +147,8 @@ def _claim(state: CommitState, record: Record, genesis: Genesis, position: int) 
         hash_version=claim["hash_version"],
     )
     if found != genesis:
-        return Stop(fail("LOG_MISMATCH", f"position {position}: the log says {found}, this store is {genesis}"))
+        message = f"position {position}: the Claim is of {_named(found)}; this store is {_named(genesis)}"
+        return Stop(fail("LOG_MISMATCH", f"{message}. Look at which log it is connected to"))
     if claim["feature_level"] > FEATURE_LEVEL:
         return _upgrade(position, f"feature level {claim['feature_level']} is above {FEATURE_LEVEL}")
     chain = chain_after(state.chain, record)
@@ -162,6 +163,11 @@ def _upgraded(state: CommitState, record: Record, position: int) -> Verdict:
     if level > FEATURE_LEVEL:
         return _upgrade(position, f"feature level {level} is above {FEATURE_LEVEL}")
     return Effective(replace(state, feature_level=max(level, state.feature_level)))
+
+
+def _named(genesis: Genesis) -> str:
+    place = f"partition {genesis.partition} of {genesis.partitions}"
+    return f"log {format_id(genesis.log_id)}, {place}, hash version {genesis.hash_version}"
 
 
 def _upgrade(position: int, why: str) -> Stop:

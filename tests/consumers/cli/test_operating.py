@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 from atomlog.client import Store
@@ -54,6 +55,19 @@ def test_verify_and_rebuild_compare_and_exchange(store: Path) -> None:
     assert (rebuilt["name"], rebuilt["equal"], rebuilt["swapped"]) == ("relations", True, True)
     assert "equal" in atomlog("rebuild", "postings", store=store).out
     assert atomlog("members", "key:tea", "--space", "notes", store=store).code == 0
+
+
+def test_ids_are_exchanged_by_force_although_a_long_text_is_lost_and_it_is_said_which(store: Path) -> None:
+    fill(store, batch("k-long", note("long", "x" * 100_000)))
+    shutil.rmtree(store / "blobs")
+    refused = atomlog("rebuild", "ids", "--json", store=store)
+    assert (refused.code, refused.json["swapped"], "blob" in refused.err) == (70, False, True)
+    forced = atomlog("rebuild", "ids", "--force", "--json", store=store)
+    assert (forced.code, forced.json["swapped"], forced.json["equal"]) == (0, True, True)
+    assert (forced.json["content_digest"], forced.json["error"]["code"]) == (None, "CORRUPT")
+    assert "ids: CORRUPT" in forced.err
+    assert atomlog("verify", "ids", store=store).code == 70
+    assert atomlog("get", "key:sencha", "--space", "notes", store=store).code == 0
 
 
 def test_replay_makes_a_store_as_of_then_that_only_reads(store: Path, tmp_path: Path) -> None:

@@ -205,6 +205,9 @@ def _report(
             emit_json(report.to_dict())
     else:
         emit_table([_report_cells(report) for report in found])
+    for report in found:
+        if report.swapped and report.error is not None:
+            click.echo(f"{report.name}: {report.error['code']}: {report.error['message']}", err=True)
     error = first_error(found)
     if error is not None:
         click.echo(f"error: {error.code}: {error.message}", err=True)
