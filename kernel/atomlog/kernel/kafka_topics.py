@@ -75,6 +75,10 @@ class TopicNames:
     def control(self) -> str:
         return f"{self.prefix}.control"
 
+    @property
+    def inboxes(self) -> str:
+        return f"{self.prefix}.inboxes"
+
     def inbox(self, principal: str) -> str:
         return f"{self.prefix}.inbox.{principal}"
 
@@ -133,22 +137,12 @@ def keys_spec(name: str, replication: int) -> TopicSpec:
 
 def reads_spec(name: str, replication: int, settings: Settings) -> TopicSpec:
     """Events of reads, kept as long as receipts are."""
-    return _kept(name, 1, replication, settings.receipt_retention_days * _DAY_MS)
+    return _kept(name, replication, settings.receipt_retention_days * _DAY_MS)
 
 
 def control_spec(name: str, replication: int) -> TopicSpec:
     """Reports of nodes: hints, soon gone."""
-    return _kept(name, 1, replication, _HOUR_MS)
-
-
-def inbox_spec(name: str, partitions: int, replication: int) -> TopicSpec:
-    """Requests of one principal. They lie here in plain text: a day at the most."""
-    return _kept(name, partitions, replication, _DAY_MS)
-
-
-def results_spec(name: str, partitions: int, replication: int) -> TopicSpec:
-    """Outcomes of one principal's requests."""
-    return _kept(name, partitions, replication, _DAY_MS)
+    return _kept(name, replication, _HOUR_MS)
 
 
 def group_bytes(settings: Settings, bounds: Bounds) -> int:
@@ -232,10 +226,10 @@ def unsafe(weak: Sequence[Weakness]) -> AtomlogError:
     return fail("STORE_UNSAFE", f"{first}{more}; change it{way_out}", details=details)
 
 
-def _kept(name: str, partitions: int, replication: int, keep_ms: int) -> TopicSpec:
+def _kept(name: str, replication: int, keep_ms: int) -> TopicSpec:
     needs = (_equals("cleanup.policy", "delete", "compaction would take out what is still to be read"),)
     values = {"cleanup.policy": "delete", RETENTION_MS: str(keep_ms), SEGMENT_MS: str(max(keep_ms // 6, 60_000))}
-    return _spec(name, partitions, replication, values, needs)
+    return _spec(name, 1, replication, values, needs)
 
 
 def _spec(

@@ -12,6 +12,7 @@ from typing import Any, Final
 from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.ids import parse_name
 from atomlog.kernel.kafka_client import FetchedRecord, KafkaClient, KafkaRecord, KafkaStream, records_to
+from atomlog.kernel.kafka_topics import TopicNames
 from atomlog.kernel.model import LOCAL_PRINCIPAL
 from atomlog.kernel.ports import Clock
 from atomlog.kernel.times import format_time
@@ -62,7 +63,7 @@ class Registration:
 
 
 def registry_topic(prefix: str) -> str:
-    return f"{prefix}.inboxes"
+    return TopicNames(prefix=prefix).inboxes
 
 
 def registration_record(one: Registration) -> KafkaRecord:

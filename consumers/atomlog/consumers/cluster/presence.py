@@ -24,7 +24,6 @@ from atomlog.projections.read.positions import VERSION_PINNED
 from atomlog.projections.read.reader import Reader
 
 NAME_HEX: Final = 8  # of the random bytes of a process that was given no name and listens nowhere
-LAST_S: Final = 2.0  # for the last report of a process that ends
 BEGINNING: Final = "the node is starting: it opens its projections first"
 
 
