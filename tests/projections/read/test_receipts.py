@@ -18,7 +18,7 @@ from atomlog.kernel.keystore import MemoryKeyStore
 from atomlog.kernel.ports import KeyStore
 from atomlog.kernel.settings import Settings
 from atomlog.projections.read import reader
-from atomlog.projections.read.journal import BUFFERED_MAX, DAY_US, merge_inputs
+from atomlog.projections.read.journal import BUFFERED_MAX, DAY_US, Journal, merge_inputs
 from atomlog.projections.read.receipts import from_dict, receipt_from_bytes, score_bits, score_of
 from atomlog.projections.read.selectors import (
     ByIds,
@@ -35,7 +35,7 @@ from atomlog.projections.read.shelf import Kept, KeptReceipt, ReadOnlyShelf, Sql
 from atomlog.schemas.revision import ReadRange, ReadVersion, decode_clear, encode_clear, join_sealed, sealed_of
 from tests.projections.read.worlds import NAMES, NewWorld, World, atoms_of
 from tests.support.batches import LogBuilder, atom_id, create, member, retire, revise, slot
-from tests.support.sealed import OWNER, ring_of
+from tests.support.sealed import OWNER, CountedRandomness, InlineWorkers, ring_of
 
 
 def filled(world: World) -> list[Selector]:
@@ -425,6 +425,74 @@ def test_a_receipt_that_is_unknown_or_older_than_the_retention_is_expired(new_wo
         await world.journal.flush()
         assert world.shelf.receipt(page.receipt.receipt) is None
         assert await world.journal.kept(b"\x01" * 16) is None
+
+    asyncio.run(run())
+
+
+class Others:
+    """Implements `ReceiptExchange`: other nodes tell of `tell`, which comes with the next catching up."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.offered: list[bytes] = []
+        self.tell: list[KeptReceipt] = []
+        self.asked = 0
+
+    def offer(self, receipts: Sequence[KeptReceipt]) -> None:
+        assert all(self._world.shelf.receipt(one.id) == one for one in receipts), "what is told is kept here first"
+        self.offered += [one.id for one in receipts]
+
+    async def catch_up(self) -> None:
+        self.asked += 1
+        self._world.shelf.put(self.tell)
+
+    async def close(self) -> None:
+        self.offered.append(b"closed")
+
+
+def test_other_nodes_are_told_once_of_what_was_made_here_and_asked_for_what_is_not_here(new_world: NewWorld) -> None:
+    async def run() -> None:
+        world = new_world(settings=Settings(receipt_retention_days=2))
+        filled(world)
+        await world.follow()
+        page = await world.read(Members(group=atom_id("p")), limit=1)
+        await world.journal.flush()
+        others = Others(world)
+        randomness, workers = CountedRandomness("others"), InlineWorkers()
+        journal = world.journal = Journal(
+            world.shelf,
+            clock=world.clock,
+            randomness=randomness,
+            workers=workers,
+            settings=world.settings,
+            exchange=others,
+        )
+        own, copy, theirs, nobodys = (replace(page.receipt, receipt=journal.new_id()) for _ in range(4))
+        await journal.record(own, b"{}")
+        await journal.record(copy, b"{}", is_copy=True)
+        for receipt in (own, copy, page.receipt):
+            assert (await journal.receipt(receipt.receipt))[0] == receipt
+        with journal.lent([theirs.to_bytes()]):
+            assert (await journal.receipt(theirs.receipt))[0] == theirs
+        assert others.asked == 0, "what is here is asked of nobody"
+        await journal.flush()
+        await journal.flush()
+        assert others.offered == [own.receipt]
+
+        others.tell = [KeptReceipt(id=theirs.receipt, body=theirs.to_bytes(), search=b"")]
+        assert (await journal.row(theirs.receipt, "a1"))[0] == theirs.rows[0].atom
+        reader = replace(world.reader, journal=journal)
+        assert (await reader.replay(theirs.receipt)).body() == page.body()
+        error = await refused(reader.verify(theirs.receipt))
+        assert (error.code, "the node that read" in error.message) == ("RECEIPT_EXPIRED", True)
+        assert others.asked == 1
+        assert (await refused(journal.receipt(nobodys.receipt))).code == "RECEIPT_EXPIRED"
+        assert others.asked == 2
+        world.clock.us += 3 * DAY_US
+        assert (await refused(journal.receipt(nobodys.receipt))).code == "RECEIPT_EXPIRED"
+        assert others.asked == 2, "what is too old is not looked for"
+        await journal.close()
+        assert others.offered == [own.receipt, b"closed"]
 
     asyncio.run(run())
 
