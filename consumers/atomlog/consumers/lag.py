@@ -3,6 +3,7 @@
 from typing import Final
 
 from atomlog.consumers.context import Context, Lag
+from atomlog.kernel.times import TIME_MAX_US
 from atomlog.schemas.batch import FIXED, RECORDED_AT
 from atomlog.schemas.codec import HEAD_BYTES
 from atomlog.schemas.record import Record
@@ -40,4 +41,5 @@ def _recorded_at(record: object) -> int | None:
     """When a batch was recorded, sliced out of it; None for any other record."""
     if not isinstance(record, Record) or record.kind != "Batch" or len(record.value) < HEAD_BYTES + FIXED:
         return None
-    return time_of(record.value[HEAD_BYTES + RECORDED_AT.start : HEAD_BYTES + RECORDED_AT.stop])
+    time_us = time_of(record.value[HEAD_BYTES + RECORDED_AT.start : HEAD_BYTES + RECORDED_AT.stop])
+    return time_us if 0 <= time_us <= TIME_MAX_US else None  # whoever wrote that, it is no time

@@ -49,11 +49,12 @@ class Owners:
         endpoint: str,
         clean_tail: Callable[[int], bool] = lambda partition: False,
         off_ms: Callable[[], int | None] = lambda: None,
+        may_fail: bool = False,
     ) -> "Owners":
         """Apply the log to the heads and go on following it. Claims nothing.
 
-        `node` and `endpoint` stand in each Claim; `clean_tail` and `off_ms`: see `World`.
-        STORE_LOCKED names the process that has the heads open.
+        `node` and `endpoint` stand in each Claim; `clean_tail` and `off_ms`: see `World`. `may_fail`: a partition that
+        cannot be followed fails alone, and the others start. STORE_LOCKED names the process that has the heads open.
         """
         async with AsyncExitStack() as opening:  # whatever of giving back fails, the rest of it is given back, too
             directory = GenerationDirectory(parts.machine.files, parts.directory, HEADS, parts.on_event)
@@ -69,7 +70,7 @@ class Owners:
             )
             found = cls(parts, world, heads, lock)
             opening.push_async_callback(found._close_owners)
-            await all_of(owner.start() for owner in found.owners.values())
+            await all_of(owner.start(may_fail=may_fail) for owner in found.owners.values())
             opening.pop_all()
         return found
 

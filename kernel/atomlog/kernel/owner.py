@@ -16,7 +16,7 @@ from atomlog.kernel.claim import Claimer
 from atomlog.kernel.committer import Committer
 from atomlog.kernel.deadlines import Deadlines
 from atomlog.kernel.decide import decide
-from atomlog.kernel.errors import AtomlogError, fail
+from atomlog.kernel.errors import AtomlogError, FatalError, fail
 from atomlog.kernel.following import Following
 from atomlog.kernel.heads import HeadView, Place
 from atomlog.kernel.inflight import RETRY_MS, Ask, InHand, Owed, Scope, Unread
@@ -153,9 +153,18 @@ class Owner:
         """Until something is so of what is read back; raises what made following impossible."""
         await self._following.until(is_so)
 
-    async def start(self) -> None:
-        """Apply what the log holds, then go on following it. Claims nothing."""
-        await self._following.start()
+    async def start(self, *, may_fail: bool = False) -> None:
+        """Apply what the log holds, then go on following it. Claims nothing.
+
+        `may_fail`: what makes following impossible is this owner's `failure` then, and not raised.
+        """
+        try:
+            await self._following.start()
+        except FatalError as error:
+            if not may_fail:
+                raise
+            self._failed(error)
+            return
         for loop in (self._following.run(), self._following.run_sync(), self._committer.run()):
             self._spawn(loop)
         if not self._log.exclusive:

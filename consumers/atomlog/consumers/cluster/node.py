@@ -19,12 +19,14 @@ from atomlog.consumers.cluster.reports import NodeReport
 from atomlog.consumers.cluster.requests import Requests
 from atomlog.consumers.owners import Owners
 from atomlog.consumers.parts import Parts
+from atomlog.consumers.place import WAY_OUT, expired, first_kept
 from atomlog.consumers.processes import process_id
 from atomlog.consumers.standing import Lately
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ids import partition_of
 
 FINAL_S: Final = 2.0  # for the last report of a node that ends
+HEADS: Final = "heads"  # what a kernel keeps of each partition, as a projection is called
 STARTING: Final = "the node is starting: it applies the log first"
 
 
@@ -84,7 +86,9 @@ class KernelNode:
             opening.push_async_callback(server.close)
             connections = Connections(lambda: credentials)
             opening.push_async_callback(connections.close)
-            owners = await Owners.open(parts, node=name or server.endpoint, endpoint=server.endpoint, off_ms=off_ms)
+            owners = await Owners.open(
+                parts, node=name or server.endpoint, endpoint=server.endpoint, off_ms=off_ms, may_fail=True
+            )
             opening.push_async_callback(owners.close)
             node = cls(parts, owners, server, connections, name or server.endpoint)
             node._begin(topic, preferred)
@@ -192,8 +196,9 @@ class KernelNode:
         try:
             await keeper.run()
         except AtomlogError as error:
-            self._error = self._error or error
-            self._parts.on_event({"event": "stopped", "partition": partition, "error": error.to_dict()})
+            named = _named(error, partition, keeper.owner.applied)
+            self._error = self._error or named
+            self._parts.on_event({"event": "stopped", "partition": partition, "error": named.to_dict()})
         if all(one.owner.phase == "failed" for one in self.keepers.values()):
             self._stopped.set()
 
@@ -228,3 +233,11 @@ class KernelNode:
         timeout_s = self._parts.settings.lease_ms / 1_000
         found = await self._connections.ask(endpoint, "probe", timeout_s, partition=partition, owner=claim["owner"])
         return bool(found["serves"])
+
+
+def _named(error: AtomlogError, partition: int, position: int) -> AtomlogError:
+    """What stopped a partition, with its number and the way out."""
+    if (first := first_kept(error)) is not None:
+        return expired(HEADS, partition, position, first)
+    way_out = WAY_OUT.format(name=HEADS) if error.code == "LOG_DIVERGED" else ""
+    return fail(error.code, f"partition {partition}, {error.message}{way_out}", details=error.details)

@@ -94,12 +94,15 @@ class Requests:
 
     async def _forward(self, partition: int, message: Mapping[str, Any]) -> Any:
         """Ask the owner that the log names, once."""
-        claim = self._keepers[partition].owner.place().claim
+        owner = self._keepers[partition].owner
+        claim = owner.place().claim
         endpoint = claim.get("endpoint", "")
+        stopped = None if owner.failure is None else f"this node cannot follow it: {owner.failure}"
         if not claim or "released" in claim:
-            raise _not_owner(partition, claim, "nobody owns it at the moment")
+            raise _not_owner(partition, claim, stopped or "nobody owns it at the moment")
         if endpoint == self._endpoint:
-            raise _not_owner(partition, {**claim, "endpoint": ""}, "its owner was here and is to be replaced")
+            why = stopped or "its owner was here and is to be replaced"
+            raise _not_owner(partition, {**claim, "endpoint": ""}, why)
         if message.get("forwarded"):
             raise _not_owner(partition, claim, f"it is owned by {endpoint}")
         parts = {name: part for name, part in message.items() if name not in _ENVELOPE}
