@@ -3,10 +3,10 @@
 Whoever may write to the topic may write anything there, so each record is checked before it is looked at.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from atomlog.kernel.errors import fail
 from atomlog.kernel.kafka_client import KafkaClient, records_to
@@ -37,7 +37,7 @@ class StoreRecord:
 
 
 def page_record(page: KeyPage) -> KafkaRecord:
-    return KafkaRecord(key=page.page, value=_encoded("KeyPageV1", {name: getattr(page, name) for name in _PAGE}))
+    return KafkaRecord(key=page.page, value=codec.encode_as("KeyPageV1", {name: getattr(page, name) for name in _PAGE}))
 
 
 def page_of(record: FetchedRecord) -> KeyPage:
@@ -76,7 +76,7 @@ async def write_store_record(client: KafkaClient, topic: str, store: StoreRecord
     Raises what the broker's side raises; the record may be there all the same, so look again before the next try.
     """
     datum = {name: getattr(store, name) for name in StoreRecord.__slots__} | {"vector_spaces": [*store.vector_spaces]}
-    record = KafkaRecord(key=STORE_KEY + store.log_id, value=_encoded("StoreV1", datum))
+    record = KafkaRecord(key=STORE_KEY + store.log_id, value=codec.encode_as("StoreV1", datum))
     producer = await client.producer()
     try:
         await producer.send(topic, PARTITION, [record])
@@ -120,18 +120,9 @@ def first_store(records: Sequence[FetchedRecord]) -> StoreRecord | None:
 _PAGE: Final = tuple(KeyPage.__slots__)
 
 
-def _encoded(schema: str, datum: Mapping[str, Any]) -> bytes:
-    known = codec.load(schema)
-    return codec.wrap(known.fingerprint, codec.encode_datum(known, dict(datum)))
-
-
 def _decoded(schema: str, value: bytes | None) -> codec.Datum:
     if value is None:
         raise WireError("there is no value")
     if len(value) > _VALUE_BYTES_MAX:
         raise WireError(f"{len(value)} bytes are too many")
-    fingerprint, datum = codec.unwrap(value)
-    known = codec.load(schema)
-    if fingerprint != known.fingerprint:
-        raise WireError(f"schema {fingerprint.hex()} is not {schema}")
-    return codec.decode_datum(known, datum)
+    return codec.decode_as(schema, value)
