@@ -33,6 +33,7 @@ from atomlog.schemas.varint import WireError
 
 RETRY_S: Final = 0.1  # until the first try after a failure; doubles up to RETRY_MAX_S
 RETRY_MAX_S: Final = 5.0
+LOOK_S: Final = 5.0  # between two looks whether it is the same topic
 SILENT_MAX: Final = 5  # empty waits for a record that is known to be there, before the stream is made anew
 _WAY_OUT: Final = "bring the right one back: beside it only the keys.sqlite of a node has its keys"
 REPAIR_PAGES: Final = 32  # written again by one call: some 270 KB
@@ -83,6 +84,11 @@ class KafkaKeyStore:
     def position(self) -> int:
         """The next offset of the topic to apply; −1 before the following began."""
         return self._position
+
+    @property
+    def failure(self) -> AtomlogError | None:
+        """Why the keys are not followed any more, once that is so for good."""
+        return self._failure
 
     def listen(self, heard: Callable[[Sequence[bytes]], None]) -> None:
         """`heard` is given pages that were stored in place of others: cached keys of theirs may be destroyed."""
@@ -236,9 +242,15 @@ class KafkaKeyStore:
             await stream.close()
 
     async def _read(self, stream: KafkaStream) -> None:
-        silent = 0
+        """Returns when it is another topic than at the start: one that was made anew may be read on unnoticed."""
+        silent, looked_us = 0, self._clock.monotonic_us()
         while True:
             records = await stream.next(FETCH_BYTES, FETCH_WAIT_S)
+            if self._clock.monotonic_us() - looked_us >= LOOK_S * 1_000_000:
+                identity = await self._client.identity(self._topic)
+                if identity is None or identity[0] != self._topic_id:
+                    return
+                looked_us = self._clock.monotonic_us()
             if self._trouble is not None:
                 self._trouble = None
                 self._say({"event": "keys_available", "topic": self._topic, "position": self._position})
