@@ -87,6 +87,7 @@ class Cluster:
         self.shared: dict[int, dict[str, Any]] = {}  # client → the result that made the atom it revises
         self.first: list[Told] = []
         self.failures: list[str] = []  # processes that ended by themselves
+        self._forked: list[Forked] = []
         self._watching: list[asyncio.Task[None]] = []
 
     @property
@@ -148,9 +149,11 @@ class Cluster:
     ) -> Forked:
         """A process in one of `PLACES`, which are all the same where the network is not divided."""
         entering = (WITHIN, self.network.place(place)) if self.network is not None else ()
-        return await shifting_zygote().fork(
+        process = await shifting_zygote().fork(
             *(*entering, target, *arguments), log=log, environment={**SETTINGS, **(settings or {})}, logs_stdout=says
         )
+        self._forked.append(process)
+        return process
 
     def host(self, place: str) -> str:
         """The address of one of `PLACES`."""
@@ -291,12 +294,10 @@ class Cluster:
         for watching in self._watching:
             watching.cancel()
         await asyncio.gather(*self._watching, return_exceptions=True)
-        for client in self.clients.values():
-            await _killed(client.process)
-        for process in self.consumers.values():
-            await _killed(process)
         if hasattr(self, "kernels"):
             await self.kernels.__aexit__()
+        for process in self._forked:
+            await _killed(process)
         if hasattr(self, "brokers"):
             await asyncio.to_thread(self.brokers.close)
         for proxy in self.proxies:

@@ -16,6 +16,7 @@ from tests.support.zygote import Forked
 INDEX: Final = "ids"  # whose directory is deleted and damaged
 DISK_BYTES: Final = 48 * 1024 * 1024
 ON_THE_DISK: Final = ("ids", "relations")
+ENOUGH_BYTES: Final = 10_000  # to be worth damaging
 PATCH: Final = b"not what was written here"
 
 
@@ -43,10 +44,14 @@ async def delete_the_directory_of_an_index(cluster: Cluster) -> None:
 
 async def damage_the_directory_of_an_index(cluster: Cluster) -> None:
     """The consumer is killed, every file of its index is overwritten in the middle: it says so, and is rebuilt."""
+    index = await _directory(cluster)
+    await until(
+        lambda: any(path.stat().st_size > ENOUGH_BYTES for path in index.glob("*/db/*.log")), "there is an index"
+    )
     await cluster.consumers[INDEX].killed()
     log = cluster.folder / f"{INDEX}.log"
     said_before = log.stat().st_size
-    for path in (await _directory(cluster)).glob("*/db/*"):
+    for path in index.glob("*/db/*"):
         if path.is_file() and path.name not in ("LOCK", "IDENTITY"):
             _damage(path)
     directory = await cluster.kernels.directory("replica-b")

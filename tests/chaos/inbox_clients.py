@@ -14,6 +14,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from atomlog.kernel.errors import AtomlogError, from_dict
+from tests.chaos.store_clients import PAUSE_S
 from tests.processes.clients import STOP, Client, Journal
 
 INBOX: Final = "chaos.inbox.crew"
@@ -119,7 +120,8 @@ def main(
             for number, journal in journals.items():
                 journal.open()
                 name = str(number)
-                client: Any = Client(inbox, journal, number, seed, spaces[name], shared[name])  # type: ignore[arg-type]
+                store: Any = inbox
+                client = Client(store, journal, number, seed, spaces[name], shared[name], pause_s=PAUSE_S)
                 tasks.create_task(client.run(Path(folder, STOP)))
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)

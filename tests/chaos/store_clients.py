@@ -4,10 +4,12 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from atomlog.kernel.settings import Settings
 from tests.processes.clients import STOP, Client, Journal, opened
+
+PAUSE_S: Final = 0.2  # leaves processors to everybody else
 
 
 def main(
@@ -23,7 +25,7 @@ def main(
         async with store, asyncio.TaskGroup() as tasks:
             for number, journal in journals.items():
                 name = str(number)
-                client = Client(store, journal, number, seed, spaces[name], shared[name])
+                client = Client(store, journal, number, seed, spaces[name], shared[name], pause_s=PAUSE_S)
                 tasks.create_task(client.run(Path(folder, STOP)))
 
     asyncio.run(running())

@@ -71,10 +71,24 @@ class Journal:
 
 
 class Client:
-    """One writer, in a space of its own or not. `shared`: a result whose atom every client revises."""
+    """One writer, in a space of its own or not. `shared`: a result whose atom every client revises.
 
-    def __init__(self, store: AsyncStore, journal: Journal, number: int, seed: str, space: str, shared: Any) -> None:
+    `pause_s`: at most so long between two batches.
+    """
+
+    def __init__(
+        self,
+        store: AsyncStore,
+        journal: Journal,
+        number: int,
+        seed: str,
+        space: str,
+        shared: Any,
+        *,
+        pause_s: float = PAUSE_S,
+    ) -> None:
         self._store = store
+        self._pause_s = pause_s
         self._journal = journal
         self._number = number
         self._space = space
@@ -91,7 +105,7 @@ class Client:
             batch = self._batch(turn, head, chance)
             self._journal.say(ask=batch)
             head = await self._settle(batch, head, False)
-            await asyncio.sleep(chance.random() * PAUSE_S)
+            await asyncio.sleep(chance.random() * self._pause_s)
 
     def _restored(self) -> tuple[str, int, Batch | None]:
         """The last known head of the shared atom, the last turn, and the batch that is not answered."""
