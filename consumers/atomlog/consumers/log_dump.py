@@ -1,6 +1,6 @@
 """Every record of a partition with the verdict of the commit rule on it."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from atomlog.kernel.commit_rule import Effective, Genesis, Stop, Void
@@ -19,7 +19,7 @@ async def log_dump(
     since: int = 0,
     until: int | None = None,
     progress: Callable[[int, int], None] | None = None,
-) -> AsyncIterator[dict[str, Any]]:
+) -> AsyncGenerator[dict[str, Any], None]:
     """The records at since ≤ position < until (default: the end at the start), as JSON-ready objects.
 
     `{"partition", "position", "kind", "term", "owner", "seq", "schema", "chain", "size", "verdict", "reason"}`;

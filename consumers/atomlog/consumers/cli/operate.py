@@ -240,7 +240,7 @@ async def _dump(session: Session, partition: int | None, since: int, until: int 
             for number in range(config.partitions) if partition is None else (partition,):
                 genesis, told = config.genesis(number), partial(progress, str(number))
                 records = log_dump(parts.log, genesis, number, since=since, until=until, progress=told)
-                async with aclosing(records) as dumped:  # type: ignore[type-var]
+                async with aclosing(records) as dumped:
                     async for record in dumped:
                         _emit_record(session, record)
     finally:
