@@ -32,18 +32,18 @@ def of_connecting(error: Exception, address: Address, config: KafkaConfig, code:
     where = f"broker {address}"
     hint = f"does the port expect {config.security_protocol}?"
     if code in _SASL_DENIED:
-        return fail("ACCESS_DENIED", f"{where} does not take the user {config.sasl_username!r}: {text_of(error)}")
+        return fail("ACCESS_DENIED", f"{where} does not take the user {config.sasl_username!r}: {message_of(error)}")
     if code in _SASL_WRONG:
-        return fail("INVALID_INPUT", f"{where}: {text_of(error)}; sasl_mechanism is {config.sasl_mechanism}")
+        return fail("INVALID_INPUT", f"{where}: {message_of(error)}; sasl_mechanism is {config.sasl_mechanism}")
     if isinstance(error, ssl.SSLCertVerificationError):
         ca = config.ssl_ca_file or "the system certificates"
         return fail("INVALID_INPUT", f"{where}: its certificate is not trusted by {ca}: {error.verify_message}")
     if isinstance(error, ssl.SSLError):
-        return fail("INVALID_INPUT", f"{where}: TLS failed: {error.reason or text_of(error)}; {hint}")
+        return fail("INVALID_INPUT", f"{where}: TLS failed: {error.reason or message_of(error)}; {hint}")
     if isinstance(error, TimeoutError):
         return unavailable(f"{where}: no answer to the first request; {hint}")
     if isinstance(error, OSError) and not isinstance(error, ConnectionResetError | BrokenPipeError):
-        return unavailable(f"{where}: {error.strerror or text_of(error)}")
+        return unavailable(f"{where}: {error.strerror or message_of(error)}")
     return unavailable(f"{where} closed the connection at the first request; {hint}")
 
 
@@ -51,6 +51,6 @@ def unavailable(message: str) -> AtomlogError:
     return fail("KAFKA_UNAVAILABLE", message, retry_after_ms=1_000)
 
 
-def text_of(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Its message, bounded."""
     return str(error)[:300] or type(error).__name__

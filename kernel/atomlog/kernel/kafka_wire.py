@@ -23,7 +23,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from atomlog.kernel.errors import fail
 from atomlog.kernel.kafka_config import KafkaConfig
 from atomlog.kernel.kafka_requests import FetchAnswer, FetchOne, Produced, ProduceOne
-from atomlog.kernel.kafka_trust import of_connecting, text_of
+from atomlog.kernel.kafka_trust import message_of, of_connecting
 from atomlog.kernel.kafka_values import (
     Address,
     Fetched,
@@ -103,7 +103,8 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        return bool(self._connection.connected())
+        writer = self._connection._writer  # connections that are lost are said to be connected for a while yet
+        return bool(self._connection.connected()) and writer is not None and not writer.transport.is_closing()
 
     def abort(self) -> None:
         """Close the socket at once. What is still in its buffer is thrown away, what was sent may arrive."""
@@ -191,10 +192,10 @@ class Connection:
         except TimeoutError as error:
             raise Lost(f"broker {self.address} gave no answer within {timeout_s:.1f} s") from error
         except (KafkaError, OSError, EOFError) as error:
-            raise Lost(f"broker {self.address}: {text_of(error)}") from error
+            raise Lost(f"broker {self.address}: {message_of(error)}") from error
         except (ValueError, NotImplementedError) as error:  # an answer that is none, or a broker of another age
             self.abort()
-            raise Lost(f"broker {self.address} is not understood: {text_of(error)}") from error
+            raise Lost(f"broker {self.address} is not understood: {message_of(error)}") from error
 
 
 def build_batch(records: Sequence[KafkaRecord], bytes_max: int) -> bytes:
@@ -232,7 +233,7 @@ def parse_batches(data: bytes, position: int) -> tuple[list[FetchedRecord], int]
         try:
             batch = batches.next_batch()
         except KafkaError as error:
-            raise ValueError(f"no record batch: {text_of(error)}") from error
+            raise ValueError(f"no record batch: {message_of(error)}") from error
         if not isinstance(batch, DefaultRecordBatch):
             raise ValueError("a record batch of an old form")
         if batch.next_offset <= position:
@@ -250,7 +251,7 @@ def _records(batch: Any, position: int) -> list[FetchedRecord]:
         try:
             return [_fetched(record) for record in batch if record.offset >= position]
         except (KafkaError, ValueError, IndexError, OverflowError, MemoryError) as error:
-            problem = f"unreadable: {text_of(error)}"
+            problem = f"unreadable: {message_of(error)}"
     return [
         FetchedRecord(
             offset=offset, timestamp_ms=batch.max_timestamp, key=None, value=None, headers=(), problem=problem
