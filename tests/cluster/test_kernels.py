@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
+from atomlog.kernel.errors import AtomlogError
 from tests.cluster.kernels import PATIENT, Kernel, Kernels
 from tests.support.commands import atomlog, until
 from tests.support.kafka import SharedBroker
@@ -116,6 +118,22 @@ async def test_an_owner_that_was_frozen_past_the_lease_comes_back_as_a_standby(
         await all_there(kernels, standby, positions)
         assert await kernels.owner(among=[standby]) is standby
         assert len(owner.said("claimed")) == 1, "it did not claim it back"
+
+
+async def test_an_owner_that_gets_no_new_keys_any_more_hands_over(
+    tmp_path: Path, kafka: SharedBroker, kafka_prefix: str
+) -> None:
+    async with Kernels(tmp_path, kafka, kafka_prefix) as kernels:
+        owner, standby = await two(kernels)
+        positions = await acknowledged(kernels, [owner], 0, 5)
+        (owner.directory / "keys.sqlite").unlink()
+        with suppress(AtomlogError):  # more atoms than there are keys at hand
+            await kernels.ask(owner, "write", batch=batch("many", *(create(f"m{n}") for n in range(900))))
+        assert await kernels.owner(among=[standby]) is standby
+        assert "removed or exchanged" in owner.said("keys_stopped")[0]["error"]["message"]
+        assert "removed or exchanged" in owner.said("released")[0]["reason"]
+        positions += await acknowledged(kernels, [owner, standby], 5, 5)
+        await all_there(kernels, standby, positions)
 
 
 async def test_two_kernels_never_have_one_directory(tmp_path: Path, kafka: SharedBroker, kafka_prefix: str) -> None:

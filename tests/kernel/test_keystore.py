@@ -286,6 +286,16 @@ def test_a_read_only_file_can_be_read_and_not_written(path: str) -> None:
     database.close()
 
 
+def test_a_file_that_was_removed_while_it_was_open_is_said_to_be_that(path: str) -> None:
+    database = sqlite.connect(path, journal="delete")
+    database.execute("CREATE TABLE kept (n)")
+    os.remove(path)
+    with pytest.raises(AtomlogError, match="removed or exchanged while it was open") as caught:
+        database.execute("INSERT INTO kept VALUES (1)")
+    assert caught.value.code == "CORRUPT"
+    database.close()
+
+
 def test_an_absent_file_cannot_be_opened_to_read(path: str) -> None:
     with pytest.raises(AtomlogError, match="no such file") as caught:
         sqlite.connect(path, journal="wal", read_only=True)
@@ -305,6 +315,7 @@ def test_an_absent_directory_is_told(path: str) -> None:
         (sqlite3.SQLITE_CORRUPT_INDEX, "CORRUPT"),
         (sqlite3.SQLITE_NOTADB, "CORRUPT"),
         (sqlite3.SQLITE_READONLY_ROLLBACK, "STORE_READ_ONLY"),
+        (sqlite3.SQLITE_READONLY_DBMOVED, "CORRUPT"),
         (sqlite3.SQLITE_CANTOPEN, "STORE_READ_ONLY"),
         (sqlite3.SQLITE_FULL, "OVERLOADED"),
         (sqlite3.SQLITE_CONSTRAINT_CHECK, "CORRUPT"),

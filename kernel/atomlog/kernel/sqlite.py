@@ -154,6 +154,8 @@ def _of(code: int, message: str, path: str) -> Exception:
         return fail("STORE_LOCKED", text, retry_after_ms=_RETRY_MS)
     if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return fail("CORRUPT", f"{path}: {message}; restore this file from a backup")
+    if code == sqlite3.SQLITE_READONLY_DBMOVED:
+        return fail("CORRUPT", f"{path}: it was removed or exchanged while it was open; start this process again")
     if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_AUTH):
         return fail("STORE_READ_ONLY", f"{path}: {message}; make the file and its directory writable")
     if primary == sqlite3.SQLITE_FULL:

@@ -24,6 +24,7 @@ from atomlog.consumers.processes import process_id
 from atomlog.consumers.standing import Lately
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ids import partition_of
+from atomlog.kernel.kafka_keystore import KafkaKeyStore
 
 FINAL_S: Final = 2.0  # for the last report of a node that ends
 HEADS: Final = "heads"  # what a kernel keeps of each partition, as a projection is called
@@ -218,6 +219,9 @@ class KernelNode:
         """Why this node cannot serve."""
         if self._is_ending:
             return "the node is ending"
+        keys = self._parts.keys
+        if isinstance(keys, KafkaKeyStore) and keys.failure is not None:
+            return keys.failure.message  # without new keys nothing can be written here
         try:
             self.owners.world.admit()
             self.owners.world.check_clock(self._parts.machine.clock.now_us(), 0)
