@@ -200,6 +200,25 @@ async def test_a_node_whose_disk_is_full_gives_its_partitions_back(tmp_path: Pat
         assert not standby.said("owner_asked")
 
 
+async def test_a_node_whose_clock_is_off_gives_its_partitions_back_and_takes_none_until_it_is_right(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path) as made:
+        off = {"ms": 0}
+        owner = await made.node("one", off_ms=lambda: off["ms"])
+        assert await made.owner() is owner
+        standby = await made.node("two")
+        off["ms"] = -61_000
+        await until(standby.owns, "the other one took over")
+        assert owner.said("released")[0]["reason"] == "the clock stands 61000 ms behind the brokers'; set it right"
+        unfit = await owner.node.keepers[0].unfit()
+        assert unfit is not None
+        assert "61000 ms behind" in unfit
+        off["ms"] = 0
+        await standby.end()
+        await until(owner.owns, "it owns again")
+
+
 async def test_what_nodes_say_of_themselves_is_heard(tmp_path: Path) -> None:
     async with cluster(tmp_path) as made:
         owner, standby = await two(made)

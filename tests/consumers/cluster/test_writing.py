@@ -234,6 +234,18 @@ async def test_a_request_that_was_sent_and_not_answered_is_sent_again_to_whoever
     await ended(world)
 
 
+async def test_an_owner_whose_clock_is_off_is_asked_again_for_it_gives_back(tmp_path: Path) -> None:
+    world = await made(tmp_path)
+    first = await world.nodes.start(fail("CLOCK_SKEW", "behind"))
+    second = await world.nodes.start(RESULT)
+    await write(world.side(Directory(first, first, second)))
+    alone = await made(tmp_path / "alone", write_timeout_ms=300)
+    owner = await alone.nodes.start(*[fail("CLOCK_SKEW", "behind")] * 100)
+    assert (await code_of(alone.side(Directory(owner)))).code == "CLOCK_SKEW"
+    for one in (world, alone):
+        await ended(one)
+
+
 async def test_an_owner_that_never_answers_leaves_the_write_in_doubt(tmp_path: Path) -> None:
     world = await made(tmp_path, write_timeout_ms=300)
 

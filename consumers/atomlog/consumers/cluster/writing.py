@@ -25,10 +25,11 @@ from atomlog.kernel.request_copy import plain_copy
 from atomlog.kernel.requests import parse_write
 
 RETRY_S: Final = 0.05  # doubles up to RETRY_MAX_S
-RETRY_MAX_S: Final = 1.0
+RETRY_MAX_S: Final = 0.25  # a new owner is found that much later at the most
 LOOK_S: Final = 1.0  # while an answer is awaited, between two looks at who owns
 PLACES_S: Final = 2.0  # for one node to say where its partitions stand
-AGAIN: Final = ("NOT_OWNER", "IN_DOUBT", "KAFKA_UNAVAILABLE")  # may be otherwise elsewhere, or a moment later
+# May be otherwise elsewhere, or a moment later: an owner whose clock is off gives back what it has.
+AGAIN: Final = ("NOT_OWNER", "IN_DOUBT", "KAFKA_UNAVAILABLE", "CLOCK_SKEW")
 WAY_OUT: Final = "run `atomlog kernel` on a node of this store, or repeat when one has taken over"
 
 
