@@ -16,6 +16,7 @@ from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel.errors import fail
 from atomlog.kernel.kafka_client import KafkaClient
 from atomlog.kernel.kafka_config import KafkaConfig
+from atomlog.kernel.log.kafka import check_cluster
 
 _AS: Final = click.option(
     "--kafka-config",
@@ -128,6 +129,7 @@ async def _admin(session: Session, kafka_config: str | None) -> AsyncIterator[In
     client = KafkaClient(_config(session, machine, kafka_config), timeout_s=settings().kafka_timeout_ms / 1_000)
     try:
         await client.start()
+        check_cluster(await client.cluster_id(), config.kafka.cluster_id)
         yield InboxAdmin(client=client, prefix=config.kafka.prefix, clock=machine.clock)
     finally:
         await client.close()

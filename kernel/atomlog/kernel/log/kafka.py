@@ -79,9 +79,8 @@ class KafkaLog:
         """
         self._check_open()
         cluster_id = await self._client.cluster_id()
-        if self._cluster_id is not None and cluster_id != self._cluster_id:
-            message = f"the brokers are of cluster {cluster_id}, this store is on {self._cluster_id}"
-            raise fail("LOG_MISMATCH", f"{message}; look at `bootstrap` in kafka.toml")
+        if self._cluster_id is not None:
+            check_cluster(cluster_id, self._cluster_id)
         facts = (await self._client.topics([self.topic]))[self.topic]
         check_topics({self.topic: facts}, [self._spec], self._allow_weak)
         assert facts is not None, "checked"
@@ -230,3 +229,10 @@ class KafkaLog:
     def _check_open(self) -> None:
         if self._is_closed:
             raise fail("INVALID_INPUT", "the log is closed")
+
+
+def check_cluster(found: str, wanted: str) -> None:
+    """LOG_MISMATCH when the brokers are not of the cluster that a store is on."""
+    if found != wanted:
+        message = f"the brokers are of cluster {found}, this store is on {wanted}"
+        raise fail("LOG_MISMATCH", f"{message}; look at `bootstrap` in kafka.toml")
