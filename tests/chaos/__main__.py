@@ -6,6 +6,7 @@ A run that fails keeps its folder; the others' are removed. Ends with 1 when one
 import argparse
 import asyncio
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -28,30 +29,49 @@ HEADINGS: Final = (
     "terms",
     "seconds",
     "slowest",
+    "faults",
 )
 
 
 def main(arguments: Sequence[str]) -> int:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what runs is ended, and the table comes
     asked = _parsed(arguments)
     for name in FAULTS:
         if (lack := missing(name)) is not None:
             print(f"NOT TRIED: {name}: {lack}", flush=True)
-    rows: list[tuple[str, ...]] = [HEADINGS]
-    slowest: dict[str, float] = {}
-    failed = 0
-    for schedule in _schedules(asked):
-        started = time.monotonic()
-        report = _run(schedule)
+    table = Table()
+    try:
+        for schedule in _schedules(asked):
+            started = time.monotonic()
+            table.add(schedule, _run(schedule), time.monotonic() - started)
+    except KeyboardInterrupt:
+        print("interrupted")
+    table.show()
+    return 1 if table.failed else 0
+
+
+class Table:
+    """Of runs, and of what each fault took at most."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+        self._rows: list[tuple[str, ...]] = [HEADINGS]
+        self._slowest: dict[str, float] = {}
+
+    def add(self, schedule: Schedule, report: Report | None, seconds: float) -> None:
+        faults = " ".join(schedule.faults)
         if report is None:
-            failed += 1
-            rows.append((schedule.seed, "FAILED", *("" for _ in HEADINGS[2:])))
-            continue
-        rows.append(_row(report, time.monotonic() - started))
-        slowest = {
-            name: max(report.seconds.get(name, 0), slowest.get(name, 0)) for name in slowest | dict(report.seconds)
-        }
-    print("\n".join(["", *_table(rows), "", *_table([("fault", "answered again within"), *_bounds(slowest)])]))
-    return 1 if failed else 0
+            self.failed += 1
+            self._rows.append((schedule.seed, "FAILED", *("" for _ in HEADINGS[3:]), faults))
+            return
+        self._rows.append((*_row(report, seconds), faults))
+        for name, took in report.seconds.items():
+            self._slowest[name] = max(took, self._slowest.get(name, 0.0))
+
+    def show(self) -> None:
+        bounds = sorted(self._slowest.items(), key=lambda pair: -pair[1])
+        slowest = [("fault", "answered again within"), *((name, f"{took:.1f} s") for name, took in bounds)]
+        print("\n".join(["", *_table(self._rows), "", *_table(slowest)]))
 
 
 def _run(schedule: Schedule) -> Report | None:
@@ -100,10 +120,6 @@ def _row(report: Report, seconds: float) -> tuple[str, ...]:
         f"{seconds:.0f}",
         f"{report.seconds[slow]:.1f} s after {slow}",
     )
-
-
-def _bounds(slowest: dict[str, float]) -> list[tuple[str, ...]]:
-    return [(name, f"{slowest[name]:.1f} s") for name in sorted(slowest, key=lambda name: -slowest[name])]
 
 
 def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:

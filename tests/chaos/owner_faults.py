@@ -37,19 +37,18 @@ async def freeze_the_owner(cluster: Cluster) -> None:
 
 
 async def freeze_the_owner_in_mid_append(cluster: Cluster) -> None:
-    """What the owner sends the brokers is held back and it is frozen; when another one owns, all of that arrives.
+    """What the owner appends is held back and it is frozen; when another one owns, that arrives.
 
-    Records of an older term: they are void.
+    A record of an older term: it is void.
     """
     partition = drawn_partition(cluster)
     owner = await cluster.owner(partition)
     connections = addresses_of(owner.process.pid)
     topic = cluster.topic.encode()
     for proxy in cluster.proxies:
-        # A produce request names the topic; a question for what is new does, too, and may be late as well.
-        proxy.hold(lambda sender, chunk: sender in connections and topic in chunk)
+        proxy.hold(lambda sender, chunk: sender in connections and _produces(chunk) and topic in chunk)
     try:
-        await cluster.answers(4)  # of what does not need it
+        await until(lambda: sum(proxy.held for proxy in cluster.proxies), f"{owner.name} appends")
         owner.freeze()
         await cluster.kernels.owner(partition, among=others_than(cluster, owner))
     finally:
@@ -88,6 +87,11 @@ async def starve_the_followers_of_keys(cluster: Cluster) -> None:
         for proxy in cluster.proxies:
             proxy.release()
     await cluster.start_kernel(owner.name)
+
+
+def _produces(chunk: bytes) -> bool:
+    """Whether it begins with a request that produces: its length, then the number of the operation, 0."""
+    return chunk[4:6] == bytes(2)
 
 
 def drawn_partition(cluster: Cluster) -> int:
