@@ -42,7 +42,7 @@ class Settings:
     key_audit_ms: int = 60_000
     lease_ms: int = 5_000
     heartbeat_ms: int = 1_000
-    standby_backoff_ms: int = 2_000
+    standby_backoff_ms: int = 1_000
     claim_lag_records: int = 1_000
     claim_lag_ms: int = 2_000
     terms_per_minute_max: int = 30

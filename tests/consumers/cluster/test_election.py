@@ -25,10 +25,10 @@ from tests.support.sealed import CountedRandomness
 
 MS: Final = 1_000
 LEASE_US: Final = 5_000 * MS
-BACKOFF_US: Final = 2_000 * MS
 HERE: Final = "tls:here:1"
 THERE: Final = "tls:there:1"
 SETTINGS: Final = Settings(terms_per_minute_max=5)
+BACKOFF_US: Final = SETTINGS.standby_backoff_ms * MS
 
 
 def facts(**changes: Any) -> Facts:

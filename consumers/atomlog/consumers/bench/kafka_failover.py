@@ -20,7 +20,7 @@ from atomlog.schemas.revision import REVISION
 
 KILLS: Final[Mapping[Scale, int]] = {"smoke": 2, "small": 5, "normal": 20, "large": 50}
 LEASE_MS: Final[Mapping[Scale, int]] = {"smoke": 1_000, "small": 2_000, "normal": 5_000, "large": 5_000}
-BACKOFF_MS: Final[Mapping[Scale, int]] = {"smoke": 500, "small": 2_000, "normal": 2_000, "large": 2_000}
+BACKOFF_MS: Final[Mapping[Scale, int]] = {"smoke": 500, "small": 1_000, "normal": 1_000, "large": 1_000}
 HEARTBEAT_MS: Final[Mapping[Scale, int]] = {"smoke": 300, "small": 1_000, "normal": 1_000, "large": 1_000}
 NODES: Final = ("one", "two")
 CLIENTS: Final = 4

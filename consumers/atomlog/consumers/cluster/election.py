@@ -100,6 +100,7 @@ class Election:
         self._moved_us = 0  # when the last effective record was seen
         self._watched_us = 0  # since when the end was read again and again
         self._end_read_us = 0
+        self._served_us = 0  # when the owner was last asked and served
         self._not_before_us = 0
         self._share = 0.0  # of the random part, drawn anew for each state of the log
         self._terms: deque[int] = deque(maxlen=max(1, settings.terms_per_minute_max))
@@ -169,9 +170,9 @@ class Election:
     def _over_silence(self, facts: Facts, now_us: int) -> Action:
         """The owner may have ended without a word: the lease, a random part, and then it is asked itself."""
         probed = facts.probed
-        heard_us = [self._moved_us, self._watched_us, facts.heartbeat_us or 0]
         if probed is not None and probed.serves:
-            heard_us.append(probed.began_us)
+            self._served_us = max(self._served_us, probed.began_us)
+        heard_us = [self._moved_us, self._watched_us, self._served_us, facts.heartbeat_us or 0]
         due_us = max(heard_us) + self._lease_us + self._spread_us(self._backoff_us, self._backoff_us)
         if now_us < due_us:
             return Wait(until_us=due_us, why="the owner was heard")
