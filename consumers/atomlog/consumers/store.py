@@ -20,6 +20,7 @@ from atomlog.consumers.parts import PROJECTIONS, Parts, open_parts
 from atomlog.consumers.paths import checked_path
 from atomlog.consumers.processes import absolute, process_id
 from atomlog.consumers.quote import Quote, read_quote, source_of
+from atomlog.consumers.sides import reader_of, routed_reader, write_side
 from atomlog.consumers.status import Status, store_status
 from atomlog.consumers.store_arguments import (
     Id,
@@ -34,7 +35,7 @@ from atomlog.consumers.store_arguments import (
     timeout_ms,
 )
 from atomlog.consumers.store_config import PARTITIONS, SHARD_ROWS, VECTOR_SPACES, StoreConfig
-from atomlog.consumers.writing import RawBatch, WriteSide, Writing
+from atomlog.consumers.writing import RawBatch, Writing
 from atomlog.kernel import model
 from atomlog.kernel.errors import AtomlogError, of_system
 from atomlog.kernel.ids import invalid, parse_key, parse_name, shown
@@ -42,8 +43,6 @@ from atomlog.kernel.settings import Settings
 from atomlog.kernel.times import parse_time
 from atomlog.projections.ids import Ids
 from atomlog.projections.read.page import Page
-from atomlog.projections.read.pins import Pins
-from atomlog.projections.read.positions import SNAPSHOT, VERSION_PINNED
 from atomlog.projections.read.reader import Reader, ReadOptions
 from atomlog.projections.read.receipts import ReadReceipt
 from atomlog.projections.read.refs import DEFAULT_HOME, DEFAULT_SPACE, KeyHome
@@ -51,7 +50,6 @@ from atomlog.projections.read.selectors import Selector, parse_ids, parse_select
 
 if TYPE_CHECKING:
     from atomlog.consumers.cluster.routed import RoutedReader
-    from atomlog.consumers.cluster.shared import Shared
     from atomlog.consumers.export.job import ExportReport
     from atomlog.consumers.rebuild import Progress
     from atomlog.consumers.rebuild_job import RebuildReport
@@ -70,20 +68,8 @@ class AsyncStore:
         self._closing: asyncio.Task[None] | None = None
         self._process = process_id()
         self._loop = asyncio.get_running_loop()
-        reader = Reader(
-            indexes=views,
-            content=parts.content,
-            journal=parts.journal,
-            encoders=parts.encoders,
-            log=parts.log,
-            clock=parts.machine.clock,
-            settings=parts.settings,
-            catch_up=views.catch_up,
-            consistency=SNAPSHOT if parts.embedded is not None else VERSION_PINNED,
-            recalls_snapshots=parts.embedded is not None,
-            pins=Pins(parts.machine.clock, parts.settings.cursor_ttl_ms),
-        )
-        self._routed = None if parts.shared is None else _routed(parts.shared, reader, views)
+        reader = reader_of(parts, views)
+        self._routed = routed_reader(parts, reader, views)
         self._reader: Reader | RoutedReader = self._routed or reader
 
     # -- opening and closing
@@ -227,7 +213,7 @@ class AsyncStore:
             async with AsyncExitStack() as opening:
                 opening.push_async_callback(parts.close)
                 await parts.start()
-                writing = _write_side(parts)
+                writing = write_side(parts)
                 opening.push_async_callback(writing.close)
                 if not parts.read_only:
                     await writing.open()
@@ -596,21 +582,6 @@ async def _make_node(path: str, machine: Machine, **asked: Any) -> StoreConfig:
     if unknown:
         raise invalid(unknown[0], f"there is no such argument; there are {', '.join(NodeRequest.__slots__)}")
     return (await create_node(path, NodeRequest(**asked), machine=machine)).config
-
-
-def _routed(shared: "Shared", reader: Reader, views: OpenIndexes) -> "RoutedReader":
-    from atomlog.consumers.cluster.routed import RoutedReader
-
-    return RoutedReader.of(shared, reader, views)
-
-
-def _write_side(parts: Parts) -> Writing:
-    """Of an embedded store the one that holds it or forwards to who does; of a node the one that asks owners."""
-    if parts.shared is None:
-        return WriteSide(parts)
-    from atomlog.consumers.cluster.writing import ClusterWriteSide
-
-    return ClusterWriteSide(parts, parts.shared.owners(), parts.shared.connections())
 
 
 def forked() -> AtomlogError:

@@ -17,11 +17,9 @@ from atomlog.consumers.follower import Follower
 from atomlog.consumers.generations import GenerationDirectory
 from atomlog.consumers.indexes import OpenIndexes
 from atomlog.consumers.parts import PROJECTIONS, Parts
+from atomlog.consumers.sides import reader_of
 from atomlog.consumers.standing import Lately, consumer_report, partitions_of
 from atomlog.kernel.errors import fail
-from atomlog.projections.read.pins import Pins
-from atomlog.projections.read.positions import VERSION_PINNED
-from atomlog.projections.read.reader import Reader
 
 NAME_HEX: Final = 8  # of the random bytes of a process that was given no name and listens nowhere
 BEGINNING: Final = "the node is starting: it opens its projections first"
@@ -74,7 +72,7 @@ class Presence:
                 await server.start()
                 presence._server, presence._name = server, server.endpoint
                 presence._views = await OpenIndexes.open(parts, (), may_follow=False)
-                presence._service = ReadService(reader=_reader(parts, presence._views))
+                presence._service = ReadService(reader=reader_of(parts, presence._views))
             if name is not None:
                 presence._name = name
             await presence._control.say()
@@ -128,19 +126,3 @@ class Presence:
             directory = GenerationDirectory(self._parts.machine.files, self._parts.directory, name)
             if name not in self._views and name not in self._views.broken and directory.current() is not None:
                 await self._views.attach(name)
-
-
-def _reader(parts: Parts, views: OpenIndexes) -> Reader:
-    return Reader(
-        indexes=views,
-        content=parts.content,
-        journal=parts.journal,
-        encoders=parts.encoders,
-        log=parts.log,
-        clock=parts.machine.clock,
-        settings=parts.settings,
-        catch_up=views.catch_up,
-        pins=Pins(parts.machine.clock, parts.settings.cursor_ttl_ms),
-        consistency=VERSION_PINNED,
-        recalls_snapshots=False,
-    )
