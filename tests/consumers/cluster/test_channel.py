@@ -160,6 +160,22 @@ async def test_half_open_connections_are_let_go_of_and_hold_up_nobody(
         while server._conversations:
             await asyncio.sleep(0)
         assert server._room._value == channel.CONNECTIONS_MAX - 1  # the one that is being waited for
+        assert server._greetings._value == channel.GREETINGS_MAX - 1
+
+
+async def test_few_connections_at_a_time_may_stand_without_a_certificate(
+    own: Credentials, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "GREETINGS_MAX", 2)
+    monkeypatch.setattr(channel, "HANDSHAKE_S", 0.3)
+    async with serving(own, Echo()) as server:
+        halves = [await plain(server) for _ in range(5)]
+        connection = await opened(server, own)  # when the first of them have been let go of
+        assert len(server._conversations) <= 1 + channel.GREETINGS_MAX
+        assert await connection.ask("say", SECONDS, text=1) == 1
+        for _, writer in halves:
+            writer.close()
+        await connection.close()
 
 
 async def test_connections_are_bounded_and_those_that_wait_come_in_later(

@@ -18,6 +18,7 @@ from atomlog.kernel.forking import forget, keep_from_children
 from atomlog.kernel.ids import invalid, shown
 
 CONNECTIONS_MAX: Final = 1_024  # of one server; more wait, not taken in
+GREETINGS_MAX: Final = 128  # of them that have not shown their certificate; each takes most of a megabyte until then
 BACKLOG: Final = 128
 HANDSHAKE_S: Final = 5.0
 SHUTDOWN_S: Final = 1.0
@@ -42,6 +43,7 @@ class ChannelServer:
         self._accepting: asyncio.Task[None] | None = None
         self._conversations = Conversations()
         self._room = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._greetings = asyncio.Semaphore(GREETINGS_MAX)
 
     @property
     def endpoint(self) -> str:
@@ -74,9 +76,11 @@ class ChannelServer:
         loop = asyncio.get_running_loop()
         while True:
             await self._room.acquire()
+            await self._greetings.acquire()
             try:
                 connected, _ = await loop.sock_accept(listening)
             except OSError:  # it went away again, or there are no more descriptors
+                self._greetings.release()
                 self._room.release()
                 await asyncio.sleep(EXHAUSTED_S)
                 continue
@@ -89,7 +93,10 @@ class ChannelServer:
     async def _converse(self, connected: socket.socket) -> None:
         writer: asyncio.StreamWriter | None = None
         try:
-            reader, writer = await self._greeted(connected)
+            try:
+                reader, writer = await self._greeted(connected)
+            finally:
+                self._greetings.release()
             if self._credentials.is_own(writer.get_extra_info("ssl_object")):
                 await serve(reader, writer, self._handler)
             writer.close()
