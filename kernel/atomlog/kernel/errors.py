@@ -138,7 +138,7 @@ CODES: Final[Mapping[str, CodeSpec]] = {
     "LOG_DIVERGED": CodeSpec(FatalError, EXIT_FATAL, "The log is another history than the one that was read before."),
     "LOG_MISMATCH": CodeSpec(FatalError, EXIT_FATAL, "The log is not the one this store belongs to."),
     "UPGRADE_REQUIRED": CodeSpec(FatalError, EXIT_FATAL, "The log needs a newer version of the program."),
-    "CLOCK_SKEW": CodeSpec(FatalError, EXIT_FATAL, "The clock stands too far before the log's last time, or is off the brokers'."),
+    "CLOCK_SKEW": CodeSpec(FatalError, EXIT_FATAL, "The clock is far behind the log's last time, or off the brokers'."),
 }
 
 
