@@ -171,9 +171,11 @@ class Node:
             self._process.wait(STOP_S)
 
     def pause(self) -> None:
-        """SIGSTOP: it keeps its connections and answers nobody."""
-        self._running()
-        self._signal(signal.SIGSTOP)
+        """SIGSTOP: it keeps its connections and answers nobody; on return not one of its threads runs any more."""
+        process = self._running()
+        if self.is_running:
+            self._signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """SIGCONT."""

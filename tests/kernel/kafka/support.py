@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from atomlog.kernel.bounds import Bounds
+from atomlog.kernel.errors import UnavailableError
 from atomlog.kernel.kafka_client import KafkaClient, KafkaConfig
 from atomlog.kernel.kafka_topics import TopicNames, atoms_spec
 from atomlog.kernel.kafka_values import Address
@@ -67,6 +68,14 @@ class Place:
         log = KafkaLog(await self.client(), self.topic, clock=SystemClock(), **options)
         self.logs.append(log)
         return log
+
+    async def log_at_last(self) -> KafkaLog:
+        """When the broker is there: one that stood still is a stranger to its own cluster for a moment."""
+        while True:
+            try:
+                return await self.log()
+            except UnavailableError:
+                await asyncio.sleep(0.1)
 
     async def close(self) -> None:
         for log in self.logs:

@@ -74,7 +74,7 @@ def test_a_broker_that_stands_still_is_waited_for_until_the_deadline(brokers: Br
                 await log.close()
         finally:
             brokers.node(1).resume()
-        later = await place.log()
+        later = await place.log_at_last()
         await append_at_last(later, 3)
         found = numbers(await later.read(0, 0, bytes_max=MUCH))
         assert found[0] == 1
