@@ -29,6 +29,7 @@ TROUBLES: Final = frozenset(
         "key_records_ignored",
         "keys_stopped",
         "keys_unavailable",
+        "log_check_failed",
         "log_unavailable",
         "ownership_lost",
         "projection_broken",

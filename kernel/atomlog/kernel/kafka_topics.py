@@ -199,7 +199,8 @@ def check_topics(found: Mapping[str, TopicFacts | None], specs: Sequence[TopicSp
     for spec in specs:
         facts = found.get(spec.new.name)
         if facts is None:
-            raise fail("STORE_NOT_FOUND", f"topic {spec.new.name}: there is no such topic; make it with `atomlog init`")
+            message = f"topic {spec.new.name}: there is no such topic. Restore it if it was deleted"
+            raise fail("STORE_NOT_FOUND", f"{message}; `atomlog init` makes those of a store that is new")
         weak += [one for one in weaknesses(facts, spec) if one.setting not in allowed]
     if weak:
         raise unsafe(weak)
