@@ -11,7 +11,7 @@ from atomlog.consumers.store import AsyncStore
 from atomlog.kernel.ids import partition_of
 from atomlog.kernel.kafka_client import KafkaRecord
 from tests.cluster.kernels import SETTINGS, Kernels
-from tests.cluster.strangers import HOSTILE, command, of_a_stranger, of_no_store, stranger
+from tests.cluster.strangers import HOSTILE, command, is_one_clear_line, of_a_stranger, of_no_store, stranger
 from tests.support.kafka import SharedBroker
 from tests.support.kernel_world import batch, create
 
@@ -98,6 +98,26 @@ async def test_strangers_on_every_topic_are_counted_and_stop_nobody(
             for number in range(1, count + 1):
                 page = await store.get(f"key:a{number}", space=space_in(HIT))
                 assert page.atoms[0].value == {"text": "text"}
+        # Without the master key it reads what is clear and says so; it owns nothing.
+        (late / "master.key").unlink()
+        bare = await command(
+            tmp_path / "bare.log",
+            "get",
+            "key:a1",
+            "--space",
+            space_in(HIT),
+            "--json",
+            "--store",
+            str(late),
+            **environment,
+        )
+        assert bare.code == 0, bare.err
+        (row,) = json.loads(bare.out)["atoms"]
+        assert (row["value"], row["sealed"]) == (None, True)
+        done = await command(
+            tmp_path / "bare.log", "kernel", "--listen", "127.0.0.1:0", "--store", str(late), **environment
+        )
+        assert (done.code, is_one_clear_line(done, "KEY_UNAVAILABLE")) == (4, True), (done.code, done.err)
         assert await kernel.terminate() == 0
         again = await kernels.start("kernel")
         await kernels.kept(again)
