@@ -14,9 +14,9 @@ from atomlog.consumers.generations import GenerationDirectory
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kafka_client import KafkaClient
-from atomlog.kernel.kafka_config import KafkaConfig
-from atomlog.kernel.kafka_topics import atoms_spec
+from atomlog.kernel.kafka.client import KafkaClient
+from atomlog.kernel.kafka.config import KafkaConfig
+from atomlog.kernel.kafka.topics import atoms_spec
 from atomlog.kernel.log.kafka import KafkaLog
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.system import SystemClock, SystemFiles, ThreadWorkers

@@ -10,13 +10,13 @@ from typing import Any
 
 import fastavro
 
-from atomlog.consumers.cluster.inbox_admin import InboxAdmin
-from atomlog.consumers.cluster.inbox_outcomes import place_of
-from atomlog.consumers.cluster.inbox_registry import Registration
+from atomlog.consumers.cluster.inbox.admin import InboxAdmin
+from atomlog.consumers.cluster.inbox.outcomes import place_of
+from atomlog.consumers.cluster.inbox.registry import Registration
 from atomlog.consumers.store_config import StoreConfig
-from atomlog.kernel.kafka_client import FetchedRecord, KafkaClient
-from atomlog.kernel.kafka_config import KafkaConfig
-from atomlog.kernel.kafka_topics import TopicNames
+from atomlog.kernel.kafka.client import FetchedRecord, KafkaClient
+from atomlog.kernel.kafka.config import KafkaConfig
+from atomlog.kernel.kafka.topics import TopicNames
 from atomlog.kernel.log.kafka import KafkaLog
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.system import SystemClock, SystemFiles

@@ -14,7 +14,7 @@ from atomlog.consumers.cluster.credentials import Credentials
 from atomlog.consumers.cluster.founding import NodeRequest
 from atomlog.consumers.machine import Machine
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kafka_topics import MIN_IN_SYNC, REPLICATION
+from atomlog.kernel.kafka.topics import MIN_IN_SYNC, REPLICATION
 from atomlog.kernel.system import SystemFiles
 from tests.support.commands import until
 from tests.support.zygote import COMMAND, Forked, zygote

@@ -8,8 +8,8 @@ from typing import Final
 
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel.commit_rule import CommitState
-from atomlog.kernel.kafka_client import KafkaClient, KafkaConfig, KafkaRecord
-from atomlog.kernel.kafka_topics import ALLOWABLE
+from atomlog.kernel.kafka.client import KafkaClient, KafkaConfig, KafkaRecord
+from atomlog.kernel.kafka.topics import ALLOWABLE
 from atomlog.kernel.log.kafka import KafkaLog
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.system import SystemClock, SystemFiles

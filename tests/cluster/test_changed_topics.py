@@ -10,7 +10,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kafka_topics import atoms_spec
+from atomlog.kernel.kafka.topics import atoms_spec
 from atomlog.kernel.settings import Settings
 from tests.cluster.kernels import SETTINGS, Kernels
 from tests.cluster.strangers import command, is_one_clear_line, stranger

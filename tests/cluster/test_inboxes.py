@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from atomlog.consumers.cluster.inbox_outcomes import place_of
-from atomlog.kernel.kafka_client import FetchedRecord
+from atomlog.consumers.cluster.inbox.outcomes import place_of
+from atomlog.kernel.kafka.client import FetchedRecord
 from tests.cluster.inboxes import avro_outcome, avro_request, batches, connected, outcomes, registered, told
 from tests.cluster.kernels import Kernels
 from tests.support.commands import until

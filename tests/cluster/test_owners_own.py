@@ -15,7 +15,7 @@ from atomlog.consumers.store import AsyncStore
 from atomlog.kernel.commit_rule import CommitState
 from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.ids import partition_of
-from atomlog.kernel.kafka_client import KafkaRecord
+from atomlog.kernel.kafka.client import KafkaRecord
 from atomlog.kernel.settings import Settings
 from tests.cluster.kernels import SETTINGS, Kernels
 from tests.cluster.strangers import HOSTILE, chained, command, edited, is_one_clear_line, next_of, sent, stranger

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from atomlog.consumers.cluster.inbox_outcomes import CUT, OFFSET, OK, PARTITION, REGISTRATION
-from atomlog.consumers.cluster.inbox_requests import read_request
+from atomlog.consumers.cluster.inbox.outcomes import CUT, OFFSET, OK, PARTITION, REGISTRATION
+from atomlog.consumers.cluster.inbox.requests import read_request
 from atomlog.schemas import codec
 from atomlog.schemas.batch import Inbox
 from tests.cluster.inboxes import ROOT

@@ -15,8 +15,8 @@ from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.ids import format_id, parse_id, uuid7
 from atomlog.kernel.jsontext import dumps
-from atomlog.kernel.kafka_topics import reads_spec
-from atomlog.kernel.kafka_values import KafkaRecord
+from atomlog.kernel.kafka.topics import reads_spec
+from atomlog.kernel.kafka.values import KafkaRecord
 from atomlog.kernel.system import SystemClock, SystemFiles
 from atomlog.projections.read.shelf import KeptReceipt, SqliteShelf
 from tests.acceptance.expect import refused

@@ -9,7 +9,7 @@ import pytest
 
 from atomlog.consumers.store import AsyncStore
 from atomlog.kernel.ids import partition_of
-from atomlog.kernel.kafka_client import KafkaRecord
+from atomlog.kernel.kafka.client import KafkaRecord
 from tests.cluster.kernels import SETTINGS, Kernels
 from tests.cluster.strangers import HOSTILE, command, is_one_clear_line, of_a_stranger, of_no_store, stranger
 from tests.support.kafka import SharedBroker

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from atomlog.kernel.bounds import Bounds
-from atomlog.kernel.kafka_client import KafkaClient, KafkaConfig, KafkaRecord
-from atomlog.kernel.kafka_topics import TopicNames, atoms_spec
+from atomlog.kernel.kafka.client import KafkaClient, KafkaConfig, KafkaRecord
+from atomlog.kernel.kafka.topics import TopicNames, atoms_spec
 from atomlog.kernel.log.kafka import KafkaLog
 from atomlog.kernel.log.memory import MemoryLog, MemoryLogServer
 from atomlog.kernel.ports import Log

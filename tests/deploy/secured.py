@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from atomlog.kernel.kafka_client import KafkaClient, KafkaConfig, KafkaRecord, NewTopic
+from atomlog.kernel.kafka.client import KafkaClient, KafkaConfig, KafkaRecord, NewTopic
 from tests.deploy.processes import script
 from tests.house.tree import ROOT
 from tests.support.kafka_security import MECHANISMS, SecureBrokers, secure_brokers

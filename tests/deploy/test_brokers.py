@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from atomlog.kernel.kafka_client import KafkaClient, KafkaConfig, KafkaRecord, NewTopic
+from atomlog.kernel.kafka.client import KafkaClient, KafkaConfig, KafkaRecord, NewTopic
 from deploy.kafka import probe
 from deploy.kafka.brokers import Brokers, free_ports
 from deploy.kafka.errors import LauncherError, NodeDied, NotReady, PortTaken

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kafka_client import KafkaClient, KafkaConfig
+from atomlog.kernel.kafka.client import KafkaClient, KafkaConfig
 from atomlog.kernel.system import SystemFiles
 from tests.deploy.secured import SECURE, logged_in, look, read, write
 from tests.support.kafka_security import SECURITY_PREFIXES, SecureBrokers, example_properties

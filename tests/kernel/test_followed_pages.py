@@ -11,9 +11,9 @@ import pytest
 
 from atomlog.kernel import sealing
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.followed_pages import Applied, FollowedPages, FollowedPlace, Ignored, Told
-from atomlog.kernel.kafka_values import FetchedRecord
-from atomlog.kernel.key_topic import page_of, page_record
+from atomlog.kernel.kafka.followed_pages import Applied, FollowedPages, FollowedPlace, Ignored, Told
+from atomlog.kernel.kafka.key_topic import page_of, page_record
+from atomlog.kernel.kafka.values import FetchedRecord
 from atomlog.kernel.ports import KeyPage
 from atomlog.kernel.sealing import MasterKey
 from atomlog.schemas.varint import WireError

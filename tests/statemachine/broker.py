@@ -17,11 +17,11 @@ from typing import Any, Final, TypeVar
 
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.kafka_answers import left
-from atomlog.kernel.kafka_client import KafkaClient, KafkaConfig
-from atomlog.kernel.kafka_topics import ALLOWABLE, atoms_spec
-from atomlog.kernel.kafka_values import Address
-from atomlog.kernel.kafka_wire import Connection
+from atomlog.kernel.kafka.answers import left
+from atomlog.kernel.kafka.client import KafkaClient, KafkaConfig
+from atomlog.kernel.kafka.topics import ALLOWABLE, atoms_spec
+from atomlog.kernel.kafka.values import Address
+from atomlog.kernel.kafka.wire import Connection
 from atomlog.kernel.log.faults import Fault, InFlight, LogFault, ReadFault
 from atomlog.kernel.log.kafka import KafkaLog
 from atomlog.kernel.log.memory import MemoryLogServer

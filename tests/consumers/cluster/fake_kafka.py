@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.kafka_client import FetchedRecord, KafkaClient, KafkaRecord, NewTopic, TopicFacts
+from atomlog.kernel.kafka.client import FetchedRecord, KafkaClient, KafkaRecord, NewTopic, TopicFacts
 
 
 @dataclass(slots=True)

@@ -12,8 +12,8 @@ from atomlog.consumers.cluster.creation import MadeNode, create_node
 from atomlog.consumers.cluster.founding import NodeRequest
 from atomlog.consumers.machine import Machine
 from atomlog.consumers.store_config import StoreConfig
-from atomlog.kernel.kafka_client import KafkaClient, KafkaConfig, KafkaRecord
-from atomlog.kernel.kafka_topics import MIN_IN_SYNC, REPLICATION
+from atomlog.kernel.kafka.client import KafkaClient, KafkaConfig, KafkaRecord
+from atomlog.kernel.kafka.topics import MIN_IN_SYNC, REPLICATION
 from atomlog.kernel.system import SystemFiles
 from tests.consumers.test_creation import Killed, KilledFiles
 from tests.support.kafka import SharedBroker
@@ -133,7 +133,7 @@ async def test_a_log_that_nobody_describes_is_not_taken_over(
     client = KafkaClient(KafkaConfig(bootstrap=kafka.addresses), timeout_s=20)
     await client.start()
     from atomlog.kernel.bounds import Bounds
-    from atomlog.kernel.kafka_topics import atoms_spec
+    from atomlog.kernel.kafka.topics import atoms_spec
     from atomlog.kernel.settings import Settings
 
     atoms = f"{kafka_prefix}.other.atoms"

@@ -5,10 +5,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from atomlog.consumers.cluster.inbox import Inboxes
-from atomlog.consumers.cluster.inbox_admin import InboxAdmin
-from atomlog.consumers.cluster.inbox_outcomes import place_of
-from atomlog.consumers.cluster.inbox_worker import Surroundings
+from atomlog.consumers.cluster.inbox.admin import InboxAdmin
+from atomlog.consumers.cluster.inbox.inboxes import Inboxes
+from atomlog.consumers.cluster.inbox.outcomes import place_of
+from atomlog.consumers.cluster.inbox.worker import Surroundings
 from atomlog.kernel.errors import fail
 from atomlog.kernel.model import WriteResult
 from tests.consumers.cluster.fake_kafka import FakeBroker

@@ -10,20 +10,20 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 
-from atomlog.consumers.cluster.inbox import Inboxes
-from atomlog.consumers.cluster.inbox_admin import InboxAdmin
-from atomlog.consumers.cluster.inbox_outcomes import place_of
-from atomlog.consumers.cluster.inbox_registry import (
+from atomlog.consumers.cluster.inbox.admin import InboxAdmin
+from atomlog.consumers.cluster.inbox.inboxes import Inboxes
+from atomlog.consumers.cluster.inbox.outcomes import place_of
+from atomlog.consumers.cluster.inbox.registry import (
     Follower,
     Registration,
     read_registrations,
     registration_record,
     registry_topic,
 )
-from atomlog.consumers.cluster.inbox_worker import Surroundings, Writes
+from atomlog.consumers.cluster.inbox.worker import Surroundings, Writes
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kafka_client import FetchedRecord, KafkaClient, KafkaRecord, NewTopic
-from atomlog.kernel.kafka_config import KafkaConfig
+from atomlog.kernel.kafka.client import FetchedRecord, KafkaClient, KafkaRecord, NewTopic
+from atomlog.kernel.kafka.config import KafkaConfig
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.system import SystemClock
 from tests.consumers.cluster.test_inbox_worker import OwnerWrites, batches, body, request

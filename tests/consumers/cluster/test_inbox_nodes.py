@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from atomlog.consumers.cluster.inbox_admin import InboxAdmin
-from atomlog.consumers.cluster.inbox_node import inboxes_of
-from atomlog.consumers.cluster.inbox_outcomes import place_of
-from atomlog.consumers.cluster.inbox_registry import Registration
+from atomlog.consumers.cluster.inbox.admin import InboxAdmin
+from atomlog.consumers.cluster.inbox.node import inboxes_of
+from atomlog.consumers.cluster.inbox.outcomes import place_of
+from atomlog.consumers.cluster.inbox.registry import Registration
 from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.ids import partition_of
 from atomlog.schemas import codec

@@ -5,7 +5,7 @@ from typing import Final
 
 import pytest
 
-from atomlog.consumers.cluster.inbox_outcomes import (
+from atomlog.consumers.cluster.inbox.outcomes import (
     HEADERS_BYTES_MAX,
     HEADERS_MAX,
     KEY_BYTES_MAX,
@@ -15,9 +15,9 @@ from atomlog.consumers.cluster.inbox_outcomes import (
     outcome_record,
     place_of,
 )
-from atomlog.consumers.cluster.inbox_requests import Form
+from atomlog.consumers.cluster.inbox.requests import Form
 from atomlog.kernel.errors import fail
-from atomlog.kernel.kafka_values import FetchedRecord, Headers, KafkaRecord
+from atomlog.kernel.kafka.values import FetchedRecord, Headers, KafkaRecord
 from atomlog.kernel.model import ChangeResult, WriteReceipt, WriteResult
 from atomlog.schemas import codec
 from atomlog.schemas.batch import Inbox

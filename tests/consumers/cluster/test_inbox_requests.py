@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from atomlog.consumers.cluster.inbox_requests import InboxRequest, form_of, place_key, read_request
+from atomlog.consumers.cluster.inbox.requests import InboxRequest, form_of, place_key, read_request
 from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.requests import parse_write
 from atomlog.schemas import codec

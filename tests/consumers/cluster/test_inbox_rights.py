@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from atomlog.consumers.cluster.inbox_admin import InboxAdmin, access_commands
-from atomlog.consumers.cluster.inbox_registry import registry_topic
+from atomlog.consumers.cluster.inbox.admin import InboxAdmin, access_commands
+from atomlog.consumers.cluster.inbox.registry import registry_topic
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kafka_client import KafkaClient, KafkaRecord, NewTopic
+from atomlog.kernel.kafka.client import KafkaClient, KafkaRecord, NewTopic
 from atomlog.kernel.system import SystemClock
 from tests.consumers.cluster.test_inbox_kafka import outcomes, working
 from tests.consumers.cluster.test_inbox_worker import OwnerWrites, batches, body, request

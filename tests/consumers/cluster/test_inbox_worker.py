@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import pytest
 
-from atomlog.consumers.cluster.inbox_admin import InboxAdmin
-from atomlog.consumers.cluster.inbox_outcomes import OUTCOME_BYTES_MAX, place_of
-from atomlog.consumers.cluster.inbox_registry import Registration
-from atomlog.consumers.cluster.inbox_requests import InboxRequest
-from atomlog.consumers.cluster.inbox_worker import InboxWorker, Moved, Surroundings
+from atomlog.consumers.cluster.inbox.admin import InboxAdmin
+from atomlog.consumers.cluster.inbox.outcomes import OUTCOME_BYTES_MAX, place_of
+from atomlog.consumers.cluster.inbox.registry import Registration
+from atomlog.consumers.cluster.inbox.requests import InboxRequest
+from atomlog.consumers.cluster.inbox.worker import InboxWorker, Moved, Surroundings
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.kafka_client import FetchedRecord, KafkaRecord
+from atomlog.kernel.kafka.client import FetchedRecord, KafkaRecord
 from atomlog.kernel.model import ChangeResult, Outcome, WriteReceipt, WriteResult
 from atomlog.kernel.owner import Owner
 from atomlog.kernel.settings import Settings

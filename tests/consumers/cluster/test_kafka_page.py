@@ -10,7 +10,7 @@ import pytest
 
 from atomlog.consumers.cluster.credentials import Credentials
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kafka_config import KafkaConfig
+from atomlog.kernel.kafka.config import KafkaConfig
 from atomlog.kernel.system import SystemFiles
 from tests.house.tree import ROOT
 

@@ -12,7 +12,7 @@ from atomlog.consumers.cluster import credentials
 from atomlog.consumers.cluster.receipt_exchange import PURPOSE, KafkaReceipts, read_record
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ids import uuid7
-from atomlog.kernel.kafka_values import KafkaRecord
+from atomlog.kernel.kafka.values import KafkaRecord
 from atomlog.kernel.system import SystemFiles
 from atomlog.projections.read.receipts import At, ReadReceipt
 from atomlog.projections.read.shelf import KeptReceipt, SqliteShelf

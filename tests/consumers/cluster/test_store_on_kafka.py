@@ -14,7 +14,7 @@ from atomlog.consumers.cluster.founding import NodeRequest
 from atomlog.consumers.cluster.kernel import run_kernel
 from atomlog.consumers.machine import Machine
 from atomlog.consumers.replay import replay_until
-from atomlog.kernel.kafka_topics import MIN_IN_SYNC, REPLICATION
+from atomlog.kernel.kafka.topics import MIN_IN_SYNC, REPLICATION
 from atomlog.kernel.settings import Settings
 from tests.support.kafka import SharedBroker
 

@@ -11,10 +11,10 @@ import pytest
 
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.errors import UnavailableError
-from atomlog.kernel.kafka_client import KafkaClient, KafkaConfig
-from atomlog.kernel.kafka_topics import TopicNames, atoms_spec
-from atomlog.kernel.kafka_values import Address
-from atomlog.kernel.kafka_wire import Connection
+from atomlog.kernel.kafka.client import KafkaClient, KafkaConfig
+from atomlog.kernel.kafka.topics import TopicNames, atoms_spec
+from atomlog.kernel.kafka.values import Address
+from atomlog.kernel.kafka.wire import Connection
 from atomlog.kernel.log.kafka import KafkaLog
 from atomlog.kernel.ports import LogRecord
 from atomlog.kernel.settings import Settings

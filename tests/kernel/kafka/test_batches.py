@@ -7,8 +7,8 @@ import crc32c
 import pytest
 
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kafka_values import FetchedRecord, KafkaRecord
-from atomlog.kernel.kafka_wire import build_batch, parse_batches
+from atomlog.kernel.kafka.values import FetchedRecord, KafkaRecord
+from atomlog.kernel.kafka.wire import build_batch, parse_batches
 from atomlog.kernel.log.kafka_reading import log_record
 from atomlog.schemas import record as wire
 from atomlog.schemas.record import Malformed

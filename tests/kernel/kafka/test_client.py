@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kafka_client import FetchedRecord, KafkaClient, KafkaConfig, KafkaRecord, NewTopic
+from atomlog.kernel.kafka.client import FetchedRecord, KafkaClient, KafkaConfig, KafkaRecord, NewTopic
 from tests.kernel.kafka.support import Place, proxied, run
 from tests.support.kafka import SharedBroker
 

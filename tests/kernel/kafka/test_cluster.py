@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kafka_client import KafkaClient, KafkaConfig, KafkaRecord
-from atomlog.kernel.kafka_trust import unavailable
-from atomlog.kernel.kafka_values import Address, Fetched, Leader, Lost, Metadata, Refusal, TopicMetadata
-from atomlog.kernel.kafka_wire import Connection
+from atomlog.kernel.kafka.client import KafkaClient, KafkaConfig, KafkaRecord
+from atomlog.kernel.kafka.trust import unavailable
+from atomlog.kernel.kafka.values import Address, Fetched, Leader, Lost, Metadata, Refusal, TopicMetadata
+from atomlog.kernel.kafka.wire import Connection
 
 TOPIC = "t"
 GROUP = [KafkaRecord(value=b"v")]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kafka_config import KafkaConfig, addresses
+from atomlog.kernel.kafka.config import KafkaConfig, addresses
 from atomlog.kernel.system import SystemFiles
 
 SECRET = "correct horse battery"

@@ -11,8 +11,8 @@ from aiokafka.structs import TopicPartition
 
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kafka_client import KafkaRecord
-from atomlog.kernel.kafka_topics import atoms_spec
+from atomlog.kernel.kafka.client import KafkaRecord
+from atomlog.kernel.kafka.topics import atoms_spec
 from atomlog.kernel.log.kafka import KafkaLog
 from atomlog.kernel.ports import LogRecord
 from atomlog.kernel.settings import Settings

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.kafka_client import KafkaClient, Page
-from atomlog.kernel.kafka_values import FetchedRecord
+from atomlog.kernel.kafka.client import KafkaClient, Page
+from atomlog.kernel.kafka.values import FetchedRecord
 from atomlog.kernel.log.kafka_reading import PartitionReader
 from atomlog.schemas import record as wire
 from tests.kernel.kafka.support import MUCH, numbers, record

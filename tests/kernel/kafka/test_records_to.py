@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kafka_client import SILENT_MAX, FetchedRecord, KafkaStream, records_to
+from atomlog.kernel.kafka.client import SILENT_MAX, FetchedRecord, KafkaStream, records_to
 
 
 class Stream:

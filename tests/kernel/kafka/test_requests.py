@@ -7,8 +7,8 @@ import pytest
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.produce import ProduceRequest
 
-from atomlog.kernel.kafka_requests import FetchAnswer, FetchOne, Produced, ProduceOne
-from atomlog.kernel.kafka_values import Fetched
+from atomlog.kernel.kafka.requests import FetchAnswer, FetchOne, Produced, ProduceOne
+from atomlog.kernel.kafka.values import Fetched
 
 VERSIONS = {0: (3, 7), 1: (4, 11)}
 TOPIC = "shop.atoms"

@@ -10,8 +10,8 @@ import pytest
 
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kafka_client import KafkaClient, KafkaConfig
-from atomlog.kernel.kafka_topics import ALLOWABLE, atoms_spec
+from atomlog.kernel.kafka.client import KafkaClient, KafkaConfig
+from atomlog.kernel.kafka.topics import ALLOWABLE, atoms_spec
 from atomlog.kernel.log.kafka import KafkaLog
 from atomlog.kernel.system import SystemClock
 from tests.kernel.kafka.support import LOG_ID, MUCH, PARTITIONS, SETTINGS, numbers, records

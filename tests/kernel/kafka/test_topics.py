@@ -6,7 +6,7 @@ import pytest
 
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kafka_topics import (
+from atomlog.kernel.kafka.topics import (
     ALLOWABLE,
     TopicNames,
     TopicSpec,
@@ -19,7 +19,7 @@ from atomlog.kernel.kafka_topics import (
     reads_spec,
     weaknesses,
 )
-from atomlog.kernel.kafka_values import TopicFacts
+from atomlog.kernel.kafka.values import TopicFacts
 from atomlog.kernel.settings import Settings
 
 NAMES = TopicNames(prefix="p")

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from atomlog.kernel.ids import HASH_VERSION
-from atomlog.kernel.kafka_client import KafkaClient
-from atomlog.kernel.kafka_config import KafkaConfig
-from atomlog.kernel.kafka_keystore import KafkaKeyStore
-from atomlog.kernel.kafka_topics import keys_spec
-from atomlog.kernel.kafka_values import KafkaRecord
-from atomlog.kernel.key_topic import StoreRecord, write_store_record
+from atomlog.kernel.kafka.client import KafkaClient
+from atomlog.kernel.kafka.config import KafkaConfig
+from atomlog.kernel.kafka.key_topic import StoreRecord, write_store_record
+from atomlog.kernel.kafka.keystore import KafkaKeyStore
+from atomlog.kernel.kafka.topics import keys_spec
+from atomlog.kernel.kafka.values import KafkaRecord
 from atomlog.kernel.sealing import MasterKey
 from atomlog.kernel.system import SystemClock
 from tests.support.kernel_world import LOG_ID

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from atomlog.kernel.kafka_topics import keys_spec
+from atomlog.kernel.kafka.topics import keys_spec
 from atomlog.kernel.keystore import SqliteKeyStore
 from tests.kernel.on_kafka.support import Keys
 from tests.kernel.test_followed_pages import page_with

@@ -11,11 +11,11 @@ import pytest
 
 from atomlog.kernel import sqlite
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.followed_pages import FollowedPlace
-from atomlog.kernel.kafka_keystore import KafkaKeyStore
-from atomlog.kernel.kafka_values import FetchedRecord
+from atomlog.kernel.kafka.followed_pages import FollowedPlace
+from atomlog.kernel.kafka.key_topic import page_of, page_record, read_store_record, write_store_record
+from atomlog.kernel.kafka.keystore import KafkaKeyStore
+from atomlog.kernel.kafka.values import FetchedRecord
 from atomlog.kernel.key_allocator import KeyAllocator
-from atomlog.kernel.key_topic import page_of, page_record, read_store_record, write_store_record
 from atomlog.kernel.keystore import SqliteKeyStore
 from atomlog.kernel.ports import KeyPage
 from tests.kernel.on_kafka.support import Keys, store_record, until

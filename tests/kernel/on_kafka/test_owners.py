@@ -14,8 +14,8 @@ from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.commit_rule import INITIAL, Effective, Genesis, Void, fold
 from atomlog.kernel.content import Opened
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kafka_client import KafkaClient
-from atomlog.kernel.kafka_topics import atoms_spec
+from atomlog.kernel.kafka.client import KafkaClient
+from atomlog.kernel.kafka.topics import atoms_spec
 from atomlog.kernel.log.kafka import KafkaLog
 from atomlog.kernel.model import WriteResult
 from atomlog.kernel.owner import Owner

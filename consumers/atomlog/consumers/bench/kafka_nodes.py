@@ -17,7 +17,7 @@ from atomlog.consumers.parts import Parts, open_parts
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel.errors import fail
 from atomlog.kernel.ids import partition_of
-from atomlog.kernel.kafka_topics import MIN_IN_SYNC, REPLICAS, REPLICATION
+from atomlog.kernel.kafka.topics import MIN_IN_SYNC, REPLICAS, REPLICATION
 from atomlog.kernel.settings import Settings
 from atomlog.kernel.tail import START, EffectiveRecord, Tail
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from atomlog.consumers.bench.stopwatch import Took, stopwatch
-from atomlog.kernel.kafka_values import KafkaRecord
+from atomlog.kernel.kafka.values import KafkaRecord
 from atomlog.kernel.ports import Clock
 
 FETCH_BYTES: Final = 4 * 1024 * 1024  # a partition and a question

@@ -26,8 +26,8 @@ from atomlog.consumers.bench.writes import CLIENTS
 from atomlog.consumers.parts import Parts
 from atomlog.consumers.store import AsyncStore
 from atomlog.kernel.bounds import Bounds
-from atomlog.kernel.kafka_topics import TopicNames, atoms_spec
-from atomlog.kernel.kafka_values import KafkaRecord
+from atomlog.kernel.kafka.topics import TopicNames, atoms_spec
+from atomlog.kernel.kafka.values import KafkaRecord
 from atomlog.kernel.model import LOCAL_PRINCIPAL
 from atomlog.kernel.requests import parse_write
 from atomlog.schemas import record as wire

@@ -10,7 +10,7 @@ from typing import Any, Final
 from atomlog.consumers.bench.kafka_nodes import WEAK
 from atomlog.consumers.processes import SAFE_PATH, interpreter
 from atomlog.kernel import jsontext
-from atomlog.kernel.kafka_topics import WEAK_VARIABLE
+from atomlog.kernel.kafka.topics import WEAK_VARIABLE
 
 STARTED_S: Final = 120.0
 LINE_BYTES_MAX: Final = 1024 * 1024

@@ -8,14 +8,14 @@ import click
 
 from atomlog.consumers.cli.output import emit, emit_json, emit_table
 from atomlog.consumers.cli.session import Session, example, run, say, settings, with_session
-from atomlog.consumers.cluster.inbox_admin import InboxAdmin, access_commands
-from atomlog.consumers.cluster.inbox_registry import RIGHTS, Registration
+from atomlog.consumers.cluster.inbox.admin import InboxAdmin, access_commands
+from atomlog.consumers.cluster.inbox.registry import RIGHTS, Registration
 from atomlog.consumers.machine import KAFKA_TOML, Machine
 from atomlog.consumers.paths import checked_path
 from atomlog.consumers.store_config import StoreConfig
 from atomlog.kernel.errors import fail
-from atomlog.kernel.kafka_client import KafkaClient
-from atomlog.kernel.kafka_config import KafkaConfig
+from atomlog.kernel.kafka.client import KafkaClient
+from atomlog.kernel.kafka.config import KafkaConfig
 from atomlog.kernel.log.kafka import check_cluster
 
 _AS: Final = click.option(

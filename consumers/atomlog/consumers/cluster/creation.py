@@ -21,13 +21,13 @@ from atomlog.consumers.store_config import (
     StoreConfig,
 )
 from atomlog.kernel.ids import invalid
-from atomlog.kernel.kafka_client import KafkaClient
-from atomlog.kernel.kafka_config import KafkaConfig
-from atomlog.kernel.kafka_topics import (
-    parse_allow_weak,
-)
-from atomlog.kernel.key_topic import (
+from atomlog.kernel.kafka.client import KafkaClient
+from atomlog.kernel.kafka.config import KafkaConfig
+from atomlog.kernel.kafka.key_topic import (
     StoreRecord,
+)
+from atomlog.kernel.kafka.topics import (
+    parse_allow_weak,
 )
 from atomlog.kernel.ports import Files
 from atomlog.kernel.sealing import MasterKey, create_master_key, load_master_key

@@ -15,18 +15,8 @@ from atomlog.consumers.store_config import (
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.errors import fail
 from atomlog.kernel.ids import HASH_VERSION, invalid
-from atomlog.kernel.kafka_client import FetchedRecord, KafkaClient, NewTopic, TopicFacts
-from atomlog.kernel.kafka_topics import (
-    REPLICAS,
-    TopicNames,
-    TopicSpec,
-    atoms_spec,
-    check_topics,
-    control_spec,
-    keys_spec,
-    reads_spec,
-)
-from atomlog.kernel.key_topic import (
+from atomlog.kernel.kafka.client import FetchedRecord, KafkaClient, NewTopic, TopicFacts
+from atomlog.kernel.kafka.key_topic import (
     FETCH_BYTES,
     FETCH_WAIT_S,
     PARTITION,
@@ -35,6 +25,16 @@ from atomlog.kernel.key_topic import (
     page_of,
     read_store_record,
     write_store_record,
+)
+from atomlog.kernel.kafka.topics import (
+    REPLICAS,
+    TopicNames,
+    TopicSpec,
+    atoms_spec,
+    check_topics,
+    control_spec,
+    keys_spec,
+    reads_spec,
 )
 from atomlog.kernel.ports import KeyPage
 from atomlog.kernel.sealing import MasterKey

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from atomlog.kernel.brokers_clock import BrokersClock
-from atomlog.kernel.kafka_client import KafkaClient, KafkaProducer, KafkaRecord, KafkaStream
+from atomlog.kernel.kafka.client import KafkaClient, KafkaProducer, KafkaRecord, KafkaStream
 
 PARTITION: Final = 0  # the topic has one
 FETCH_BYTES: Final = 1024 * 1024

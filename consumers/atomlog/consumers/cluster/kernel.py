@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from atomlog.consumers.assignment import check_assignment
-from atomlog.consumers.cluster.inbox_node import inboxes_of
+from atomlog.consumers.cluster.inbox.node import inboxes_of
 from atomlog.consumers.cluster.kafka_control import KafkaControl
 from atomlog.consumers.cluster.kernel_metrics import KernelMetrics
 from atomlog.consumers.cluster.listening import Listening, checked_name, listening
@@ -21,7 +21,7 @@ from atomlog.consumers.waiting import first_of
 from atomlog.kernel.brokers_clock import BrokersClock
 from atomlog.kernel.errors import AtomlogError, FatalError, fail
 from atomlog.kernel.ids import invalid
-from atomlog.kernel.kafka_topics import parse_allow_weak
+from atomlog.kernel.kafka.topics import parse_allow_weak
 from atomlog.kernel.settings import Settings
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from atomlog.consumers.cluster.channel import is_endpoint
 from atomlog.consumers.cluster.reports import SERVES, Heard, Reports
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.kafka_client import KafkaClient, KafkaStream
+from atomlog.kernel.kafka.client import KafkaClient, KafkaStream
 from atomlog.kernel.ports import Clock
 
 LOOK_BACK: Final = 5_000  # records of the control topic: more than a minute of many nodes

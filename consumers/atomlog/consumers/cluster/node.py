@@ -24,7 +24,7 @@ from atomlog.consumers.processes import process_id
 from atomlog.consumers.standing import Lately
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ids import partition_of
-from atomlog.kernel.kafka_keystore import KafkaKeyStore
+from atomlog.kernel.kafka.keystore import KafkaKeyStore
 
 FINAL_S: Final = 2.0  # for the last report of a node that ends
 HEADS: Final = "heads"  # what a kernel keeps of each partition, as a projection is called

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from atomlog.consumers.events import OnEvent
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.kafka_client import KafkaClient, KafkaProducer, records_to
-from atomlog.kernel.kafka_values import FetchedRecord, KafkaRecord
+from atomlog.kernel.kafka.client import KafkaClient, KafkaProducer, records_to
+from atomlog.kernel.kafka.values import FetchedRecord, KafkaRecord
 from atomlog.kernel.ports import Clock, Workers
 from atomlog.kernel.rounds import Rounds
 from atomlog.projections.read.receipts import receipt_from_bytes

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from atomlog.consumers.cluster.connections import Connections, Unreached
-from atomlog.consumers.cluster.inbox_requests import with_origin
+from atomlog.consumers.cluster.inbox.requests import with_origin
 from atomlog.consumers.cluster.keeper import Keeper
 from atomlog.consumers.cluster.moving import Mover
 from atomlog.consumers.owners import Owners

@@ -11,10 +11,10 @@ from atomlog.consumers.cluster.receipt_exchange import PURPOSE, KafkaReceipts
 from atomlog.consumers.events import OnEvent
 from atomlog.consumers.machine import KAFKA_TOML, NODE_PEM, Machine
 from atomlog.consumers.store_config import StoreConfig
-from atomlog.kernel.kafka_client import KafkaClient
-from atomlog.kernel.kafka_config import KafkaConfig
-from atomlog.kernel.kafka_keystore import KafkaKeyStore
-from atomlog.kernel.kafka_topics import ALLOWABLE, TopicNames
+from atomlog.kernel.kafka.client import KafkaClient
+from atomlog.kernel.kafka.config import KafkaConfig
+from atomlog.kernel.kafka.keystore import KafkaKeyStore
+from atomlog.kernel.kafka.topics import ALLOWABLE, TopicNames
 from atomlog.kernel.keystore import SqliteKeyStore
 from atomlog.kernel.log.kafka import KafkaLog
 from atomlog.kernel.sealing import MasterKey

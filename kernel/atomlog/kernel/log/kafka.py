@@ -11,9 +11,9 @@ from typing import Final
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.commit_rule import INITIAL, Effective, Genesis, Stop, fold
 from atomlog.kernel.errors import AtomlogError, UnavailableError, fail
-from atomlog.kernel.kafka_client import KafkaClient, KafkaProducer
-from atomlog.kernel.kafka_topics import atoms_spec, check_topics
-from atomlog.kernel.kafka_values import KafkaRecord, TopicFacts
+from atomlog.kernel.kafka.client import KafkaClient, KafkaProducer
+from atomlog.kernel.kafka.topics import atoms_spec, check_topics
+from atomlog.kernel.kafka.values import KafkaRecord, TopicFacts
 from atomlog.kernel.log.kafka_reading import PartitionReader
 from atomlog.kernel.ports import Clock, LogRecord
 from atomlog.kernel.settings import Settings

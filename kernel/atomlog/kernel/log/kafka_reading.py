@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.kafka_client import KafkaClient, Page
-from atomlog.kernel.kafka_cluster import Lane
-from atomlog.kernel.kafka_trust import unavailable
-from atomlog.kernel.kafka_values import FetchedRecord
+from atomlog.kernel.kafka.client import KafkaClient, Page
+from atomlog.kernel.kafka.cluster import Lane
+from atomlog.kernel.kafka.trust import unavailable
+from atomlog.kernel.kafka.values import FetchedRecord
 from atomlog.kernel.log.cache import Group, GroupCache
 from atomlog.kernel.ports import LogRecord
 from atomlog.kernel.rounds import Rounds

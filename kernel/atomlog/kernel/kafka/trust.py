@@ -4,8 +4,8 @@ import ssl
 from typing import Final
 
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.kafka_config import KafkaConfig
-from atomlog.kernel.kafka_values import Address
+from atomlog.kernel.kafka.config import KafkaConfig
+from atomlog.kernel.kafka.values import Address
 
 _SASL_DENIED: Final = (29, 31, 58)
 _SASL_WRONG: Final = (33, 34)

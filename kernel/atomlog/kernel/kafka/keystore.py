@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from atomlog.kernel.errors import AtomlogError, FatalError, fail
-from atomlog.kernel.followed_pages import FollowedPages, FollowedPlace, Told
-from atomlog.kernel.kafka_client import KafkaClient, KafkaProducer, KafkaStream
-from atomlog.kernel.kafka_values import FetchedRecord, KafkaRecord
-from atomlog.kernel.key_topic import (
+from atomlog.kernel.kafka.client import KafkaClient, KafkaProducer, KafkaStream
+from atomlog.kernel.kafka.followed_pages import FollowedPages, FollowedPlace, Told
+from atomlog.kernel.kafka.key_topic import (
     FETCH_BYTES,
     FETCH_WAIT_S,
     PARTITION,
@@ -24,6 +23,7 @@ from atomlog.kernel.key_topic import (
     read_store_record,
     store_of,
 )
+from atomlog.kernel.kafka.values import FetchedRecord, KafkaRecord
 from atomlog.kernel.keys import bitmap_number
 from atomlog.kernel.keystore import check_successor
 from atomlog.kernel.ports import Clock, KeyPage, KeyPageOutline, Workers

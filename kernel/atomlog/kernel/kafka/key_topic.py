@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from atomlog.kernel.errors import fail
-from atomlog.kernel.kafka_client import KafkaClient, records_to
-from atomlog.kernel.kafka_values import FetchedRecord, KafkaRecord
+from atomlog.kernel.kafka.client import KafkaClient, records_to
+from atomlog.kernel.kafka.values import FetchedRecord, KafkaRecord
 from atomlog.kernel.keys import PAGE_ID_BYTES
 from atomlog.kernel.ports import KeyPage
 from atomlog.kernel.sealing import PAGE_BYTES, SEAL_BYTES

@@ -11,7 +11,7 @@ from typing import Final
 from atomlog.kernel.bounds import Bounds
 from atomlog.kernel.errors import AtomlogError, fail
 from atomlog.kernel.ids import shown
-from atomlog.kernel.kafka_values import NewTopic, TopicFacts
+from atomlog.kernel.kafka.values import NewTopic, TopicFacts
 from atomlog.kernel.settings import Settings
 
 REPLICATION: Final = "replication.factor"

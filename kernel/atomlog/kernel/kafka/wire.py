@@ -21,10 +21,10 @@ from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBat
 from aiokafka.record.memory_records import MemoryRecords
 
 from atomlog.kernel.errors import fail
-from atomlog.kernel.kafka_config import KafkaConfig
-from atomlog.kernel.kafka_requests import FetchAnswer, FetchOne, Produced, ProduceOne
-from atomlog.kernel.kafka_trust import message_of, of_connecting
-from atomlog.kernel.kafka_values import (
+from atomlog.kernel.kafka.config import KafkaConfig
+from atomlog.kernel.kafka.requests import FetchAnswer, FetchOne, Produced, ProduceOne
+from atomlog.kernel.kafka.trust import message_of, of_connecting
+from atomlog.kernel.kafka.values import (
     Address,
     Fetched,
     FetchedRecord,

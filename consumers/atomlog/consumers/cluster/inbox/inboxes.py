@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from atomlog.consumers.cluster.inbox_registry import Follower, Registration
-from atomlog.consumers.cluster.inbox_worker import InboxWorker, Moved, Surroundings
+from atomlog.consumers.cluster.inbox.registry import Follower, Registration
+from atomlog.consumers.cluster.inbox.worker import InboxWorker, Moved, Surroundings
 from atomlog.kernel.errors import AtomlogError, fail
 
 STEP_S: Final = 1.0  # until ownership is looked at again, when no registration comes

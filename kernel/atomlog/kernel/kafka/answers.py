@@ -4,8 +4,8 @@ import asyncio
 from typing import Final
 
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.kafka_trust import unavailable
-from atomlog.kernel.kafka_values import Refusal
+from atomlog.kernel.kafka.trust import unavailable
+from atomlog.kernel.kafka.values import Refusal
 
 OFFSET_OUT_OF_RANGE: Final = 1
 UNKNOWN_TOPIC: Final = 3

@@ -1,14 +1,14 @@
 """The inboxes of a node that owns partitions: requests go to its own owners, or to the node that owns the space."""
 
-from atomlog.consumers.cluster.inbox import Inboxes
-from atomlog.consumers.cluster.inbox_requests import InboxRequest, to_message
-from atomlog.consumers.cluster.inbox_worker import Surroundings
+from atomlog.consumers.cluster.inbox.inboxes import Inboxes
+from atomlog.consumers.cluster.inbox.requests import InboxRequest, to_message
+from atomlog.consumers.cluster.inbox.worker import Surroundings
 from atomlog.consumers.cluster.node import KernelNode
 from atomlog.consumers.parts import Parts
 from atomlog.consumers.writing import outcome_from, result_from
 from atomlog.kernel import model
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kafka_client import KafkaClient
+from atomlog.kernel.kafka.client import KafkaClient
 
 
 class NodeWrites:

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Final
 
-from atomlog.consumers.cluster.inbox_outcomes import place_of
-from atomlog.consumers.cluster.inbox_registry import Registration
+from atomlog.consumers.cluster.inbox.outcomes import place_of
+from atomlog.consumers.cluster.inbox.registry import Registration
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.kafka_client import KafkaClient, records_to
+from atomlog.kernel.kafka.client import KafkaClient, records_to
 
 LOOK_BACK: Final = 4_096  # outcomes that are looked through: more than a kernel that was stopped can still send late
 

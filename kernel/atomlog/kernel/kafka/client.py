@@ -9,11 +9,11 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.kafka_answers import TOPIC_EXISTS, error_of
-from atomlog.kernel.kafka_cluster import Cluster, Lane, LeaderWatch
-from atomlog.kernel.kafka_config import KafkaConfig
-from atomlog.kernel.kafka_trust import unavailable
-from atomlog.kernel.kafka_values import (
+from atomlog.kernel.kafka.answers import TOPIC_EXISTS, error_of
+from atomlog.kernel.kafka.cluster import Cluster, Lane, LeaderWatch
+from atomlog.kernel.kafka.config import KafkaConfig
+from atomlog.kernel.kafka.trust import unavailable
+from atomlog.kernel.kafka.values import (
     Fetched,
     FetchedRecord,
     KafkaRecord,
@@ -23,7 +23,7 @@ from atomlog.kernel.kafka_values import (
     TopicFacts,
     TopicMetadata,
 )
-from atomlog.kernel.kafka_wire import EARLIEST, LATEST, Connection, build_batch, parse_batches
+from atomlog.kernel.kafka.wire import EARLIEST, LATEST, Connection, build_batch, parse_batches
 
 __all__ = [
     "FetchedRecord",
@@ -159,7 +159,7 @@ class KafkaClient:
         Raises:
             LOG_DIVERGED: nothing was ever at `position`, or it is not kept any more.
             CORRUPT: what came is no record batch.
-            KAFKA_UNAVAILABLE, ACCESS_DENIED, STORE_NOT_FOUND, LOG_MISMATCH: see the module `kafka_answers`.
+            KAFKA_UNAVAILABLE, ACCESS_DENIED, STORE_NOT_FOUND, LOG_MISMATCH: see the module `answers`.
         """
         size = min(max(bytes_max, FETCH_BYTES_MIN), FETCH_BYTES_MAX)
 

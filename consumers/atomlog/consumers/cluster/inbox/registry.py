@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.ids import parse_name
-from atomlog.kernel.kafka_client import FetchedRecord, KafkaClient, KafkaRecord, KafkaStream, records_to
-from atomlog.kernel.kafka_topics import TopicNames
+from atomlog.kernel.kafka.client import FetchedRecord, KafkaClient, KafkaRecord, KafkaStream, records_to
+from atomlog.kernel.kafka.topics import TopicNames
 from atomlog.kernel.model import LOCAL_PRINCIPAL
 from atomlog.kernel.ports import Clock
 from atomlog.kernel.times import format_time

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from atomlog.kernel.kafka_values import Fetched
+from atomlog.kernel.kafka.values import Fetched
 
 _HEADER: Final = struct.Struct(">hhi")  # kind, version, number; then who asks
 _NO_REPLICA, _NO_SESSION, _NO_EPOCH, _NOWHERE = -1, 0, -1, -1

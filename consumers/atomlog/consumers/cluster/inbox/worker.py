@@ -15,21 +15,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from atomlog.consumers.cluster.inbox_outcomes import (
+from atomlog.consumers.cluster.inbox.outcomes import (
     Answer,
     Asked,
     bare_record,
     outcome_record,
     sent_bytes,
 )
-from atomlog.consumers.cluster.inbox_position import check_topics, find_position
-from atomlog.consumers.cluster.inbox_registry import Registration
-from atomlog.consumers.cluster.inbox_requests import InboxRequest, form_of, of_unreadable, read_request
+from atomlog.consumers.cluster.inbox.position import check_topics, find_position
+from atomlog.consumers.cluster.inbox.registry import Registration
+from atomlog.consumers.cluster.inbox.requests import InboxRequest, form_of, of_unreadable, read_request
 from atomlog.consumers.events import OnEvent
 from atomlog.kernel import model
 from atomlog.kernel.errors import AtomlogError, FatalError, InDoubtError, UnavailableError, fail
 from atomlog.kernel.ids import partition_of
-from atomlog.kernel.kafka_client import FetchedRecord, KafkaClient, KafkaProducer, KafkaRecord
+from atomlog.kernel.kafka.client import FetchedRecord, KafkaClient, KafkaProducer, KafkaRecord
 from atomlog.kernel.ports import Clock
 from atomlog.kernel.settings import Settings
 from atomlog.schemas.batch import Inbox

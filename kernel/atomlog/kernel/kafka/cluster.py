@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from atomlog.kernel.errors import AtomlogError, fail
-from atomlog.kernel.kafka_answers import (
+from atomlog.kernel.kafka.answers import (
     LEADER_NOT_AVAILABLE,
     OFFSET_OUT_OF_RANGE,
     UNKNOWN_TOPIC,
@@ -18,10 +18,10 @@ from atomlog.kernel.kafka_answers import (
     is_over,
     left,
 )
-from atomlog.kernel.kafka_config import KafkaConfig
-from atomlog.kernel.kafka_trust import tls_context, unavailable
-from atomlog.kernel.kafka_values import Address, Leader, Lost, Metadata, Refusal, TopicMetadata
-from atomlog.kernel.kafka_wire import Connection
+from atomlog.kernel.kafka.config import KafkaConfig
+from atomlog.kernel.kafka.trust import tls_context, unavailable
+from atomlog.kernel.kafka.values import Address, Leader, Lost, Metadata, Refusal, TopicMetadata
+from atomlog.kernel.kafka.wire import Connection
 
 T = TypeVar("T")
 Ask = Callable[[Connection, float], Awaitable[T]]  # gets how many seconds it may take

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from atomlog.consumers.cluster.inbox_registry import (
+from atomlog.consumers.cluster.inbox.registry import (
     PARTITION,
     PARTITIONS_MAX,
     RIGHTS,
@@ -17,8 +17,8 @@ from atomlog.consumers.cluster.inbox_registry import (
 from atomlog.kernel.errors import fail
 from atomlog.kernel.findings import detail
 from atomlog.kernel.ids import invalid, parse_name, shown
-from atomlog.kernel.kafka_client import KafkaClient, KafkaRecord, NewTopic, TopicFacts
-from atomlog.kernel.kafka_topics import TopicNames
+from atomlog.kernel.kafka.client import KafkaClient, KafkaRecord, NewTopic, TopicFacts
+from atomlog.kernel.kafka.topics import TopicNames
 from atomlog.kernel.model import LOCAL_PRINCIPAL
 from atomlog.kernel.ports import Clock
 

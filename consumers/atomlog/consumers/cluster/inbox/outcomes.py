@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from atomlog.consumers.cluster.inbox_requests import Form
+from atomlog.consumers.cluster.inbox.requests import Form
 from atomlog.kernel import jsontext
 from atomlog.kernel.errors import AtomlogError
-from atomlog.kernel.kafka_values import FetchedRecord, Headers, KafkaRecord
+from atomlog.kernel.kafka.values import FetchedRecord, Headers, KafkaRecord
 from atomlog.kernel.model import WriteResult, error_result
 from atomlog.schemas import codec
 from atomlog.schemas.batch import Inbox
