@@ -6,8 +6,8 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from atomlog.consumers.generations import GenerationDirectory
 from atomlog.consumers.exchange import receive
+from atomlog.consumers.generations import GenerationDirectory
 from atomlog.consumers.store_arguments import positions_of
 from atomlog.consumers.store_config import FILE, StoreConfig
 from atomlog.kernel.errors import AtomlogError, from_dict
