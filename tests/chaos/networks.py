@@ -44,6 +44,7 @@ class Network:
     def start(self) -> None:
         bridge = self._tag
         self._made = True
+        self.close()  # what an interrupted run of this process left
         _run("ip", "link", "add", bridge, "type", "bridge")
         _run("ip", "addr", "add", f"{self.host}/24", "dev", bridge)
         _run("ip", "link", "set", bridge, "up")
