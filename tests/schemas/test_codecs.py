@@ -160,12 +160,26 @@ def test_a_type_is_known_where_its_definition_was_not_walked_through() -> None:
     """NodeReportV1 defines Chain16 inside one list and uses it in another one."""
     place = {"partition": 1, "position": 2, "chain": bytes(16), "lag_records": 3, "lag_ms": 4}
     projection = {
-        "name": "ids", "generation": "g000001", "health": "OK", "asof_kind": "exact",
-        "asof_floor": -1, "quarantined": 0, "bytes_per_revision": -1, "partitions": [place],
+        "name": "ids",
+        "generation": "g000001",
+        "health": "OK",
+        "asof_kind": "exact",
+        "asof_floor": -1,
+        "quarantined": 0,
+        "bytes_per_revision": -1,
+        "partitions": [place],
     }
     report = {
-        "node": bytes(16), "name": "n", "role": "consumer", "endpoint": "", "pid": 1, "at": bytes(8),
-        "partitions": [], "projections": [projection],
-        "disk_free_bytes": 0, "disk_reserve_bytes": 0, "disk_days_to_full": -1,
+        "node": bytes(16),
+        "name": "n",
+        "role": "consumer",
+        "endpoint": "",
+        "pid": 1,
+        "at": bytes(8),
+        "partitions": [],
+        "projections": [projection],
+        "disk_free_bytes": 0,
+        "disk_reserve_bytes": 0,
+        "disk_days_to_full": -1,
     }
     assert codec.decode_as("NodeReportV1", codec.encode_as("NodeReportV1", report)) == report
