@@ -42,6 +42,19 @@ async def bounce_all_brokers(cluster: Cluster) -> None:
     await asyncio.to_thread(cluster.brokers.start_nodes, nodes, START_S)
 
 
+async def leave_one_broker(cluster: Cluster) -> None:
+    """SIGKILL of two: the one that is left acknowledges nothing, until they are back."""
+    left = cluster.chance.choice(cluster.brokers.nodes)
+    others = [node for node in cluster.brokers.nodes if node is not left]
+    for node in others:
+        node.kill()
+    await asyncio.sleep(LEASE_S)  # what they had acknowledged is told
+    before = cluster.written()
+    await asyncio.sleep(LEASE_S)
+    assert cluster.written() == before, "one broker alone has acknowledged something"
+    await asyncio.to_thread(cluster.brokers.start_nodes, others, START_S)
+
+
 async def roll_a_disk_back(cluster: Cluster) -> None:
     """A broker comes back with an older image of its disk: it has forgotten what the others acknowledged with it."""
     number = cluster.chance.randint(1, 3)

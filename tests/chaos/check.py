@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from atomlog.kernel.content import ContentOpener
+from atomlog.kernel.errors import AtomlogError
 from atomlog.kernel.ids import format_id
 from atomlog.kernel.ports import KeyStore
 from tests.chaos.records import Log
@@ -72,6 +74,20 @@ async def keys_of_voids_are_destroyed(log: Log, keys: KeyStore) -> int:
         if page is not None:
             assert page.destroyed[key_id[8] // 8] >> key_id[8] % 8 & 1, f"key {key_id.hex()} of a void record lives"
     return len(revisions)
+
+
+async def voids_cannot_be_opened(log: Log, content: ContentOpener) -> None:
+    """The same, by trying: with the master key and every key page, no text of a void record comes out."""
+    used = {version.data[48:57] for versions in log.model.versions.values() for version in versions}
+    for revision in log.revisions_of_voids():
+        if revision[48:57] in used:
+            continue
+        try:
+            await content.open(revision)
+        except AtomlogError as error:
+            assert error.code in ("PURGED", "CORRUPT"), error  # destroyed; or a page that never became durable
+        else:
+            raise AssertionError(f"the text of a void record under key {revision[48:57].hex()} was read")
 
 
 def bounded_terms(log: Log, most: int) -> None:

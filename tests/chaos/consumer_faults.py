@@ -1,4 +1,4 @@
-"""What may happen to consumers and to what they derived."""
+"""What may happen to consumers and to what they derived, and to clients."""
 
 import os
 import shutil
@@ -33,6 +33,15 @@ async def kill_a_consumer(cluster: Cluster) -> None:
     name = cluster.chance.choice(sorted(cluster.consumers))
     await cluster.consumers[name].killed()
     await cluster.start_consumer(name)
+
+
+async def kill_the_clients(cluster: Cluster) -> None:
+    """One process of each kind: the next one asks again what was asked and not told."""
+    for kind in ("store", "inbox"):
+        name = cluster.chance.choice(sorted(name for name in cluster.clients if kind in name))
+        client = cluster.clients[name]
+        await client.process.killed()
+        await cluster.start_clients(name, client.target, client.numbers)
 
 
 async def delete_the_directory_of_an_index(cluster: Cluster) -> None:

@@ -118,6 +118,7 @@ async def _checked(
         # 3. Keys, receipts, indexes.
         await store.wait_until_current(60.0)
         unreadable = await check.keys_of_voids_are_destroyed(log, store._parts.keys)
+        await check.voids_cannot_be_opened(log, store._parts.content)
         await receipts_replay(store, seen)
     await _replicas_agree(cluster)
     return Report(

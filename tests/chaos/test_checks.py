@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from atomlog.kernel.errors import fail
 from atomlog.kernel.ids import format_id
 from atomlog.kernel.ports import KeyPage
 from atomlog.kernel.tail import EffectiveRecord
@@ -164,6 +165,22 @@ def test_a_key_of_a_void_record_that_lives_is_found() -> None:
     all_but_that_one = bytes([0xFF ^ 1 << KEY[8] % 8]) + b"\xff" * 31
     with pytest.raises(AssertionError, match="of a void record lives"):
         asyncio.run(check.keys_of_voids_are_destroyed(honest.log(), Keys(all_but_that_one)))  # type: ignore[arg-type]
+
+
+def test_a_void_record_that_can_be_opened_is_found() -> None:
+    class Opens:
+        async def open(self, revision: bytes) -> bytes:
+            return revision
+
+    class Purged:
+        async def open(self, revision: bytes) -> bytes:
+            raise fail("PURGED", revision[:16].hex())
+
+    honest = Honest()
+    honest.void_revision()
+    asyncio.run(check.voids_cannot_be_opened(honest.log(), Purged()))  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match="the text of a void record"):
+        asyncio.run(check.voids_cannot_be_opened(honest.log(), Opens()))  # type: ignore[arg-type]
 
 
 def test_a_read_that_the_log_contradicts_is_found() -> None:
