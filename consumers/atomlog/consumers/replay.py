@@ -162,9 +162,9 @@ class _Workshop:
         try:
             files.make_directory(self.store)
             self._take_over()
-            self._clear()
             if self.has_log:
-                self.begin()
+                self.begin()  # before anything can fail: who comes next must find it
+            self._clear()
         except BaseException:
             marker.close()
             raise
@@ -192,7 +192,7 @@ class _Workshop:
     def _clear(self) -> None:
         """Remove what a killed replay left. STORE_LOCKED while a process that it had started still writes there."""
         for name in self._files.list(self.directory):
-            if name == MARKER or f"{self.directory}/{name}" == self.store:
+            if name == MARKER or f"{self.directory}/{name}" == self.store or (name == COPYING and self.has_log):
                 continue
             if name.startswith(COPYING):  # a temporary one, too
                 self._files.remove(f"{self.directory}/{name}")

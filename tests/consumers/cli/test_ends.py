@@ -147,7 +147,7 @@ def test_an_error_of_the_system_is_no_traceback(tmp_path: Path, monkeypatch: pyt
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(AsyncStore, "open", full)
-    done = atomlog("status", store=tmp_path)
+    done = atomlog("get", "key:a", store=tmp_path)
     assert (done.code, done.err) == (1, "error: [Errno 28] No space left on device\n")
 
 
