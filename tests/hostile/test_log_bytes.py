@@ -156,7 +156,7 @@ def measured(log: LogBuilder, entry: LogRecord, name: str) -> tuple[str, int]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hostile_value_is_refused_by_every_reader_that_needs_it(kind: str) -> None:
     """Readers that have no use for a kind step over it; who decodes it, says so before anything is built."""
-    needs: dict[str, set[str]] = {"Batch": set(READERS), "KeysDestroyed": {"heads"}}
+    needs: dict[str, set[str]] = {"Batch": set(READERS), "KeysDestroyed": {"heads"}, "Release": {"heads"}}
     for what, value in values(kind):
         with log_with(kind, value) as (log, entry):
             for name in READERS:

@@ -26,8 +26,21 @@ NAMED_ELSEWHERE = {"apply_failed", "heads_failed", "log_unavailable", "read_fail
 FIELDS = {
     *("event", "projection", "projections", "partition", "partitions", "position", "positions", "generation", "before"),
     *("term", "pid", "pins", "restarts", "attempt", "behind_ms", "removed", "found", "rebuilt_as", "reason", "reasons"),
-    *("error", "why", "what", "part", "topic", "principal", "inbox_partition", "first", "last", "requests", "pages"),
-    *("endpoint", "serves", "name", "meant"),  # a node's name is the operator's
+    *(
+        "error",
+        "why",
+        "what",
+        "part",
+        "topic",
+        "principal",
+        "inbox_partition",
+        "first",
+        "last",
+        "requests",
+        "pages",
+        "receipts",
+    ),
+    *("receipts", "endpoint", "serves", "name", "meant"),  # a node's name is the operator's
 }
 
 

@@ -136,7 +136,7 @@ async def writes_until_it_is_full(writer: Writer, filler: Filler) -> None:
 
 async def flushes_on_a_full_disk(writer: Writer, filler: Filler) -> None:
     """RocksDB writes tables out and merges them, of heads and of every index."""
-    stores = [writer.store._writing.holder._heads]  # type: ignore[union-attr]
+    stores = [writer.store._writing.holder._owners._heads]  # type: ignore[union-attr]
     for name in ("ids", "relations", "postings", "vectors"):
         follower = writer.store.views[name].follower
         assert follower is not None

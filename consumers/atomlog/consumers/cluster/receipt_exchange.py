@@ -102,7 +102,7 @@ class KafkaReceipts:
         self._workers = workers
         self._clock = clock
         self._timeout_s = timeout_s
-        self._say = say
+        self._on_event = say
         self._waiting: deque[KeptReceipt] = deque()
         self._waiting_bytes = 0
         self._batch_max = BATCH_RECEIPTS_MAX
@@ -248,23 +248,23 @@ class KafkaReceipts:
         """Once for a round, however many there are."""
         if ignored:
             self.ignored += ignored
-            self._event("receipt_records_ignored", before=position, reasons=dict(ignored))
+            self._say("receipt_records_ignored", before=position, reasons=dict(ignored))
 
     def _say_lost(self) -> None:
         if self.lost > self._said_lost:
-            self._event("receipts_lost", receipts=self.lost - self._said_lost)
+            self._say("receipts_lost", receipts=self.lost - self._said_lost)
             self._said_lost = self.lost
 
     def _fails(self, what: str, error: Exception) -> None:
         """Said once, not each time."""
         if what not in self._broken:
             self._broken.add(what)
-            self._event("receipts_unavailable", what=what, error=f"{type(error).__name__}: {error}")
+            self._say("receipts_unavailable", what=what, error=f"{type(error).__name__}: {error}")
 
     def _works(self, what: str) -> None:
         if what in self._broken:
             self._broken.discard(what)
-            self._event("receipts_available", what=what)
+            self._say("receipts_available", what=what)
 
-    def _event(self, name: str, **more: Any) -> None:
-        self._say({"event": name, "topic": self._topic, **more})
+    def _say(self, name: str, **more: Any) -> None:
+        self._on_event({"event": name, "topic": self._topic, **more})
