@@ -163,10 +163,13 @@ class Cluster:
         return await self.kernels.owner(partition, among=list(self.running.values()))
 
     async def move(self, partition: int, to: Kernel) -> None:
-        """`atomlog move owner`."""
+        """`atomlog move owner`, again while one of them is only just reached again."""
         asked = ("move", "owner", "--store", str(to.directory), "--partition", str(partition), "--to", to.name)
-        done = await atomlog(*asked, environment=SETTINGS)
-        assert done.code == 0, done.err
+
+        async def moved() -> bool:
+            return (await atomlog(*asked, environment=SETTINGS)).code == 0
+
+        await until(moved, f"partition {partition} is moved to {to.name}; see {self.folder}")
 
     def space(self, number: int) -> str:
         """Two clients share a space, and its atom: they meet each other's conflicts."""

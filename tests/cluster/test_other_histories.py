@@ -90,20 +90,15 @@ def test_records_that_expired_before_they_were_applied_are_named(
         async with history(kafka.address, f"{kafka_prefix}.atoms", tmp_path) as log:
             builder = built(APPLIED)
             await log.write(builder)
+            await log.applied(APPLIED)
+            # Nobody follows meanwhile: one that is running may have read ahead what expires.
+            await log.write(built(2 * APPLIED), builder.end)
+            await log.delete_records(APPLIED + 10)
             async with log.following() as follower:
-                await reached(follower, APPLIED)
-                follower.pause()
-                more = built(2 * APPLIED)
-                await log.write(more, builder.end)
-                await log.delete_records(APPLIED + 10)
-                follower.resume()
-                error = await stopped(follower)  # while running
+                error = await stopped(follower)
                 assert error.details[0]["first"] == APPLIED + 10
                 assert "copy projections/toy from a node" in error.message
                 assert follower.positions() == {0: APPLIED}
-            async with log.following() as follower:  # and at the start
-                error = await stopped(follower)
-                assert error.details[0]["first"] == APPLIED + 10
                 assert "--force" not in error.message, "a rebuild would lack what has expired"
 
     run(work())
