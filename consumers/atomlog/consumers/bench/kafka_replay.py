@@ -6,17 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from atomlog.consumers.applier import PartitionApplier
 from atomlog.consumers.bench import kafka_peers
 from atomlog.consumers.bench.corpus import Corpus
 from atomlog.consumers.bench.kafka_nodes import make_nodes, opened_node, owning, required_brokers
 from atomlog.consumers.bench.ladder import Bench, Goal, KafkaRung, Measure, Sample, Scale
-from atomlog.consumers.bench.replay import MIB
-from atomlog.consumers.bench.stopwatch import peak_rss_bytes, stopwatch
-from atomlog.consumers.parts import projection_kind
+from atomlog.consumers.bench.replay import MIB, applied
+from atomlog.consumers.bench.stopwatch import stopwatch
 from atomlog.consumers.processes import make_no_cycles
 from atomlog.consumers.rebuild import first_error, rebuild
-from atomlog.consumers.rebuild_job import REPLAY_BYTES
 from atomlog.kernel.model import LOCAL_PRINCIPAL
 from atomlog.kernel.requests import parse_write
 
@@ -84,21 +81,8 @@ class ConsumedInto(Consumed):
         return asyncio.run(self._ours(bench))
 
     async def _ours(self, bench: Bench) -> Sample:
-        units = REVISIONS[bench.scale]
         async with opened_node(f"{bench.directory}/{NODE}", bench.machine) as parts:
-            end = await parts.log.end(0)
-            projection = projection_kind(parts, self.name).open_primary(bench.scratch())
-            applier = PartitionApplier(parts.context, projection, 0)
-            with stopwatch(bench.machine.clock) as took:
-                while applier.position < end:
-                    await applier.advance(lambda: end, bytes_max=REPLAY_BYTES)
-                projection.sync()
-            peak = peak_rss_bytes() / MIB
-            projection.verify(0)  # every row that was counted is there
-            found = units if projection.checkpoint(0).position == end else 0
-            figures = {"peak_rss_mib": peak, "rows_revision": projection.rows(0) / units}
-            projection.close()
-        return Sample(units=units, wall_s=took.wall_s, cpu_s=took.cpu_s, checked=found, figures=figures)
+            return await applied(bench, parts, self.name, REVISIONS[bench.scale])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -103,21 +103,24 @@ class Replay:
 
     async def _ours(self, bench: Bench) -> Sample:
         async with opened_log(f"{bench.directory}/store", bench.machine) as parts:
-            end = await parts.log.end(0)
-            projection = projection_kind(parts, self.name).open_primary(bench.scratch())
-            applier = PartitionApplier(parts.context, projection, 0)
-            with stopwatch(bench.machine.clock) as took:
-                while applier.position < end:
-                    await applier.advance(lambda: end, bytes_max=REPLAY_BYTES)
-                projection.sync()
-            peak = peak_rss_bytes() / MIB
-            projection.verify(0)  # every row that was counted is there
-            found = REVISIONS[bench.scale] if projection.checkpoint(0).position == end else 0
-            figures = {"peak_rss_mib": peak, "rows_revision": projection.rows(0) / REVISIONS[bench.scale]}
-            projection.close()
-        return Sample(
-            units=REVISIONS[bench.scale], wall_s=took.wall_s, cpu_s=took.cpu_s, checked=found, figures=figures
-        )
+            return await applied(bench, parts, self.name, REVISIONS[bench.scale])
+
+
+async def applied(bench: Bench, parts: Parts, name: str, units: int) -> Sample:
+    """Everything in partition 0, which has so many revisions, applied to a projection of its own."""
+    end = await parts.log.end(0)
+    projection = projection_kind(parts, name).open_primary(bench.scratch())
+    applier = PartitionApplier(parts.context, projection, 0)
+    with stopwatch(bench.machine.clock) as took:
+        while applier.position < end:
+            await applier.advance(lambda: end, bytes_max=REPLAY_BYTES)
+        projection.sync()
+    peak = peak_rss_bytes() / MIB
+    projection.verify(0)  # every row that was counted is there
+    found = units if projection.checkpoint(0).position == end else 0
+    figures = {"peak_rss_mib": peak, "rows_revision": projection.rows(0) / units}
+    projection.close()
+    return Sample(units=units, wall_s=took.wall_s, cpu_s=took.cpu_s, checked=found, figures=figures)
 
 
 REPLAY_RUNGS: Final[tuple[Rung, ...]] = tuple(
